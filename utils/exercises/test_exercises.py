@@ -1,0 +1,168 @@
+"""The checkers: the reference passes, every mistake is named, nonsense is refused."""
+
+import pytest
+import torch
+
+from utils import exercises
+from utils.exercises import EXERCISES, LESSONS, check, progress
+from utils.exercises.engine import grade, is_untouched
+
+ALL = [pytest.param(e, id=e.name) for e in EXERCISES.values()]
+MISTAKES = [
+    pytest.param(e, said, function, id=f"{e.name} {said}")
+    for e in EXERCISES.values()
+    for said, function in e.mistakes.items()
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_progress(monkeypatch):
+    monkeypatch.setattr(exercises, "_verdicts", {})
+
+
+@pytest.mark.parametrize("exercise", ALL)
+def test_the_reference_is_solved(exercise):
+    verdict = grade(exercise, exercise.reference)
+    assert verdict.solved and verdict.picture is None and verdict.mistake is None
+
+
+@pytest.mark.parametrize("exercise, said, function", MISTAKES)
+def test_every_mistake_is_rejected_by_name(exercise, said, function):
+    verdict = grade(exercise, function)
+    assert not verdict.solved
+    assert verdict.mistake == said
+    assert f"{said!r}. {function.__doc__}" in verdict.message
+
+
+def test_there_are_enough_exercises_and_mistakes():
+    counts = [len(lesson.EXERCISES) for lesson in LESSONS]
+    assert counts == [4, 4, 3] and len(EXERCISES) == sum(counts)
+    assert all(len(e.mistakes) >= 4 for e in EXERCISES.values())
+
+
+def first_tensor(args):
+    return next(arg for arg in args if torch.is_tensor(arg))
+
+
+NONSENSE = {
+    "zeros": lambda reference: lambda *args: torch.zeros_like(reference(*args)),
+    "last argument": lambda reference: lambda *args: args[-1],
+    "first argument": lambda reference: lambda *args: args[0],
+    "nothing": lambda reference: lambda *args: [][:].append(1),
+    "a list": lambda reference: lambda *args: reference(*args).tolist(),
+    "half precision": lambda reference: lambda *args: reference(*args).half(),
+    "another device": lambda reference: lambda *args: reference(*args).to("meta"),
+    "an error": lambda reference: lambda *args: 1 / 0,
+    "too many arguments": lambda reference: lambda: None if reference else 1,
+    "one axis too many": lambda reference: lambda *args: reference(*args)[None],
+}
+
+
+@pytest.mark.parametrize("exercise", ALL)
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_refused_with_a_sentence(exercise, name):
+    verdict = grade(exercise, NONSENSE[name](exercise.reference))
+    assert not verdict.solved and len(verdict.message.split()) > 5, verdict
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("nothing", "Is a `return` missing?"),
+        ("a list", "returned list, not a tensor"),
+        ("half precision", "our output is torch.float16; expected torch.float32"),
+        ("another device", "our output is on meta"),
+        ("an error", "raised ZeroDivisionError: division by zero"),
+        ("one axis too many", "shape (1, 4); expected (4,)"),
+    ],
+)
+def test_the_sentence_says_what_happened(name, says):
+    exercise = EXERCISES["1.1"]
+    assert says in grade(exercise, NONSENSE[name](exercise.reference)).message
+
+
+def test_gradients_are_compared():
+    exercise = EXERCISES["1.2"]
+    verdict = grade(exercise, lambda q, k, v: exercise.reference(q, k, v).detach())
+    assert "gradient of `query` is not: none arrives" in verdict.message
+    part = grade(exercise, lambda q, k, v: exercise.reference(q, k.detach(), v))
+    assert "gradient of `key`" in part.message and not part.solved
+
+
+def untouched_stub(query, key, value):
+    """A stub, with its docstring."""
+    ...
+
+
+def half_done(query, key, value):
+    scores = query @ key.mT  # noqa: F841  (a learner who has not returned anything yet)
+
+
+def test_untouched_is_not_wrong(capsys):
+    assert is_untouched(untouched_stub) and not is_untouched(half_done)
+    assert is_untouched(lambda x: ...) and not is_untouched(lambda x: 1)
+    check("1.2", untouched_stub)
+    assert "not attempted yet" in capsys.readouterr().out
+    check("1.2", half_done)
+    assert "Is a `return` missing?" in capsys.readouterr().out
+
+
+def test_arguments_are_copies():
+    trial = next(iter(EXERCISES["1.1"].inputs(torch.float32)))
+    before = trial["scores"].clone()
+    grade(EXERCISES["1.1"], lambda scores: scores.detach().zero_())
+    assert torch.equal(trial["scores"], before)
+
+
+def drawings(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(exercises, "draw", lambda *pair: drawn.append(pair))
+    return drawn
+
+
+def test_drawn_only_where_shapes_agree(monkeypatch, capsys):
+    drawn = drawings(monkeypatch)
+    attention = EXERCISES["1.2"].reference
+    check("1.2", lambda q, k, v: attention(q, k, v)[..., :1])
+    check("1.2", lambda q, k, v: 1 / 0)
+    check("1.2", lambda q, k, v: attention(q, k, v).detach())  # values are right
+    check("1.2", attention)
+    assert drawn == []
+    check("1.2", lambda q, k, v: attention(q, k, v) + 1)
+    expected, yours = drawn.pop()
+    torch.testing.assert_close(yours, expected + 1)
+    assert expected.dim() == 2
+
+
+def test_the_drawing_is_displayed_with_its_gap(monkeypatch):
+    shown = []
+    monkeypatch.setattr("utils.exercises.engine.show", lambda _, alt: shown.append(alt))
+    exercises.draw(torch.zeros(2, 3), torch.full((2, 3), 0.25))
+    assert shown == ["Expected and your output differ by at most 0.250."]
+
+
+def test_progress_counts_the_lessons_you_are_in(capsys, monkeypatch):
+    drawings(monkeypatch)
+    progress()
+    assert "No exercise checked yet." in capsys.readouterr().out
+    check("1.1", EXERCISES["1.1"].reference)
+    check("1.2", lambda q, k, v: v)
+    capsys.readouterr()
+    progress()
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in said] == [
+        "solved",
+        "yet",
+        "yet",
+        "yet",
+        "solved.",
+    ]
+    assert said[1].endswith("not yet") and said[2].endswith("not attempted yet")
+    assert said[-1] == "1 of 4 solved."
+
+
+def test_check_explains_its_own_misuse():
+    with pytest.raises(ValueError, match="no exercise '9.9'"):
+        check("9.9", len)
+    with pytest.raises(TypeError, match=r'write check\("1.1", softmax\)'):
+        check("1.1", torch.zeros(2))
