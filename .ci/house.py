@@ -1,0 +1,352 @@
+"""The house rules of the notebooks, read from their JSON alone: nothing is run.
+
+usage: python .ci/house.py [NOTEBOOK...]      default: all, and the links of README.md
+
+Each rule is a function that yields (cell or None, what is wrong and what to do).
+"""
+
+import json
+import re
+import sys
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parents[1]
+
+METADATA = {  # all that a notebook says about itself; .ci/refresh writes it
+    "kernelspec": {
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "name": "python3",
+    },
+    "language_info": {"name": "python"},
+}
+CELL_METADATA = {"tags", "jupyter", "cellView", "jp-MarkdownHeadingCollapsed"}
+REFRESH = "run .ci/refresh on it"
+
+ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}")
+PATH = re.compile(r"(?<![\w:/.<])(?:~?/[\w.-]+/[\w./-]+|[A-Za-z]:\\\w+)|ipykernel_\d+")
+# 1e-05 is let through: a mantissa of exactly 1 is a setting, not a measurement
+DIGITS = re.compile(r"\d*\.\d{5,}|(?:\d+\.\d+|(?<![\d.])[02-9])e-\d\d")
+
+RULES = []
+
+
+def rule(function):
+    RULES.append(function)
+    return function
+
+
+def text(source):
+    """Notebook files hold a text as one string or as a list of lines."""
+    return "".join(source) if isinstance(source, list) else source or ""
+
+
+class Notebook:
+    """A stored notebook and what the rules ask of it."""
+
+    def __init__(self, path):
+        self.path = Path(path).resolve()
+        self.json = json.loads(self.path.read_text(encoding="utf-8"))
+        self.cells = self.json["cells"]
+
+    @cached_property
+    def code(self):
+        return [c for c in self.cells if c["cell_type"] == "code"]
+
+    @cached_property
+    def markdown(self):
+        return [c for c in self.cells if c["cell_type"] == "markdown"]
+
+    @property
+    def outputs(self):
+        return [(c, o) for c in self.code for o in c["outputs"]]
+
+    @property
+    def setup(self):
+        return text(self.code[0]["source"]) if self.code else ""
+
+
+def tags(cell):
+    return set(cell["metadata"].get("tags", []))
+
+
+def said(output):
+    """All that an output says in words."""
+    data = output.get("data", {})
+    parts = [text(output.get("text")), output.get("evalue", "")]
+    parts += [text(data[mime]) for mime in data if mime.startswith("text/")]
+    parts += output.get("traceback", [])
+    return re.sub(r"\x1b\[[\d;]*m|base64,[\w+/=]+", "", "\n".join(parts))
+
+
+def prose(markdown):
+    """A Markdown text without its code and formulas."""
+    return re.sub(
+        r"```.*?```|~~~.*?~~~|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$",
+        "",
+        markdown,
+        flags=re.S,
+    )
+
+
+def code_lines(cell):
+    return [line for line in text(cell["source"]).splitlines() if line.strip()]
+
+
+# --- the file -----------------------------------------------------------------------
+
+
+@rule
+def file_format(book):
+    version = book.json.get("nbformat"), book.json.get("nbformat_minor")
+    if version != (4, 5):
+        yield None, f"nbformat {version}, not (4, 5): {REFRESH}"
+    if book.path.stat().st_size >= 1_000_000:
+        yield None, "1 MB or more: make figures smaller or fewer"
+
+
+@rule
+def metadata(book):
+    if book.json.get("metadata") != METADATA:
+        yield None, f"notebook metadata not as in .ci/house.py: {REFRESH}"
+    for cell in book.cells:
+        if extra := set(cell["metadata"]) - CELL_METADATA:
+            yield cell, f"metadata {sorted(extra)}: {REFRESH}"
+    for cell, output in book.outputs:
+        if output.get("metadata"):
+            yield cell, f"an output with metadata: {REFRESH}"
+
+
+@rule
+def ids(book):
+    seen = set()
+    for cell in book.cells:
+        if not re.fullmatch(r"[\w-]{1,64}", cell.get("id", "")):
+            yield cell, f"no valid id: {REFRESH}"
+        elif cell["id"] in seen:
+            yield cell, "the id of an earlier cell: give it one of its own"
+        seen.add(cell.get("id"))
+
+
+# --- execution and outputs ----------------------------------------------------------
+
+
+@rule
+def executed_in_order(book):
+    for number, cell in enumerate(book.code, start=1):
+        if not text(cell["source"]).strip():
+            yield cell, "an empty code cell: remove it"
+        if (count := cell.get("execution_count")) != number:
+            yield cell, f"execution count {count}, not {number}: {REFRESH}"
+
+
+@rule
+def no_error(book):
+    for cell, output in book.outputs:
+        if output["output_type"] == "error" and "raises-exception" not in tags(cell):
+            yield cell, f"stores {output['ename']}: repair it, or tag raises-exception"
+
+
+@rule
+def no_stderr(book):
+    for cell, output in book.outputs:
+        if output.get("name") == "stderr":
+            yield cell, f"stderr {text(output['text'])[:60]!r}: silence its cause"
+
+
+@rule
+def no_fragile_mime_type(book):
+    for cell, output in book.outputs:
+        for mime in output.get("data", {}):
+            if mime == "image/svg+xml":
+                yield cell, "SVG output, not shown in an untrusted notebook: use PNG"
+            if "widget" in mime:
+                yield cell, "a stored widget, dead when opened: print or plot instead"
+
+
+@rule
+def nothing_of_this_machine(book):
+    for cell, output in book.outputs:
+        if found := ADDRESS.search(said(output)) or PATH.search(said(output)):
+            yield cell, f"prints the address or path {found[0]!r}: do not print it"
+
+
+@rule
+def digits(book):
+    for cell, output in book.outputs:
+        found = DIGITS.findall(said(output))
+        if found and "nbval-ignore-output" not in tags(cell):
+            yield cell, f"{found[:3]}: more digits than CPUs agree on: round to 3"
+
+
+@rule
+def alt_text(book):
+    for cell, output in book.outputs:
+        data = output.get("data", {})
+        alt = text(data.get("text/plain"))
+        if not data.keys() & {"image/png", "image/jpeg"}:
+            continue
+        if alt.startswith("<Figure") or len(alt) < 40 or not re.search(r"\d", alt):
+            yield (
+                cell,
+                f"alt text {alt[:40]!r}: say what is seen in 40+ letters and digits",
+            )
+    for cell in book.markdown:
+        yield from ((cell, message) for message in images_without_alt(cell["source"]))
+
+
+@rule
+def compared_by_nbval(book):
+    ignored = [cell for cell in book.code if "nbval-ignore-output" in tags(cell)]
+    if len(ignored) * 10 > len(book.code):
+        yield (
+            ignored[-1],
+            f"{len(ignored)} of {len(book.code)} outputs ignored: 1 in 10",
+        )
+    for cell in book.code:
+        if "nbval-skip" in tags(cell):
+            yield cell, "tagged nbval-skip: every cell is run"
+        if re.search("NBVAL_|PYTEST_VALIDATE", text(cell["source"])):
+            yield cell, "an nbval comment: use the cell tag instead"
+
+
+# --- sources ------------------------------------------------------------------------
+
+
+@rule
+def set_up_cell(book):
+    first = Notebook(min(book.path.parent.glob("*.ipynb")))
+    where = book.code[0] if book.code else None
+    if book.setup != first.setup:
+        yield where, f"set-up cell differs from the one in {first.path.name}: copy it"
+    if where is None or "COURSE_REPO_URL" not in book.setup:
+        yield where, "the first code cell is not the set-up cell: put it first"
+    elif len(code_lines(where)) > 12:
+        yield where, f"{len(code_lines(where))} lines of set-up: 12 at most"
+
+
+@rule
+def size_of_cells(book):
+    for cell in book.code:
+        if len(lines := code_lines(cell)) > 25:
+            yield cell, f"{len(lines)} lines of code: 25 at most, split it"
+        if any(len(line) > 88 for line in lines):
+            yield cell, "a line of more than 88 characters: run `ruff format`"
+
+
+@rule
+def frame(book):
+    number = book.path.name[:2]
+    begin = text(book.cells[0]["source"]) if book.cells else ""
+    if not re.match(rf"# {re.escape(number)} \S", begin):
+        yield None, f"does not begin with '# {number} Title': number it as its file"
+    whole = "\n".join(text(cell["source"]) for cell in book.markdown).lower()
+    for part in ("You will be able to", "What you now know", "Check yourself"):
+        if part.lower() not in whole:
+            yield None, f"has no '{part}': every lesson has the same frame"
+
+
+@rule
+def links(book):
+    for cell in book.markdown:
+        for message in dead_links(text(cell["source"]), book.path):
+            yield cell, message
+
+
+@rule
+def colab_badge(book):
+    first = text(book.cells[0]["source"]) if book.cells else ""
+    host = r"https://colab\.research\.google\.com/github/"
+    badges = re.findall(host + r"([^/\s]+/[^/\s]+)/blob/main/([^\s)]+)", first)
+    if [path for _, path in badges] != [f"notebooks/{book.path.name}"]:
+        yield None, f"first cell needs one Colab badge, to notebooks/{book.path.name}"
+    elif f'https://github.com/{badges[0][0]}"' not in book.setup:
+        yield None, "badge and set-up cell name different repositories: .ci/publish"
+
+
+# --- links and pictures in Markdown -------------------------------------------------
+
+
+def images_without_alt(markdown):
+    page = prose(text(markdown))
+    for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)", page):
+        if not alt.strip():
+            yield f"picture {target[:40]!r} without alt text: ![what it shows](file)"
+    for image in re.findall(r"<img\b[^>]*>", page):
+        if not re.search(r'\balt="[^"]+"', image):
+            yield f'{image[:40]!r} without alt text: add alt="what it shows"'
+
+
+def dead_links(markdown, here):
+    """What is wrong with the links in the Markdown of the file `here`."""
+    page = prose(markdown)
+    targets = re.findall(r"\]\(\s*<?([^)\s>]+)", page)
+    targets += re.findall(r"^\[[^\]]+\]:\s*(\S+)", page, flags=re.M)
+    targets += re.findall(r'<(?:a|img)\b[^>]*?\b(?:href|src)="([^"]+)"', page)
+    for target in targets:
+        if re.match(r"[a-zA-Z][a-zA-Z+.-]*:", target):
+            continue
+        name, _, anchor = map(unquote, target.partition("#"))
+        file = here.parent / name if name else here
+        if name.startswith("/") or not file.exists():
+            yield f"dead link {target!r}: no such file from here"
+        elif (
+            anchor and file.suffix in (".ipynb", ".md") and anchor not in anchors(file)
+        ):
+            yield f"dead link {target!r}: {file.name} has no such heading"
+
+
+def anchors(path):
+    """Anchors that JupyterLab (.ipynb) or GitHub (.md) makes of the headings."""
+    if path.suffix == ".ipynb":
+        sources = [text(cell["source"]) for cell in Notebook(path).markdown]
+    else:
+        sources = [path.read_text(encoding="utf-8")]
+    found = set()
+    for source in sources:
+        source = re.sub(r"```.*?```|~~~.*?~~~", "", source, flags=re.S)
+        for heading in re.findall(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", source, flags=re.M):
+            heading = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading)
+            if path.suffix == ".md":
+                heading = re.sub(r"[^\w\- ]", "", heading.lower())
+            found.add(heading.replace(" ", "-"))
+    return found
+
+
+# --- the whole ----------------------------------------------------------------------
+
+
+def findings(path):
+    """Every breach of a rule in one notebook, as a list of sentences."""
+    book = Notebook(path)
+    found = []
+    for check in RULES:
+        for cell, message in check(book):
+            place = book.path.name
+            if cell is not None:
+                index = next(i for i, c in enumerate(book.cells) if c is cell)
+                place += f" cell {index} (id {cell.get('id')})"
+            found.append(f"{place}: {message} [{check.__name__}]")
+    return found
+
+
+def page_findings(path):
+    """Dead links and pictures without alt text in one Markdown page."""
+    page = path.read_text(encoding="utf-8")
+    found = [*dead_links(page, path), *images_without_alt(page)]
+    return [f"{path.name}: {message}" for message in found]
+
+
+def main(names):
+    books = names or sorted((ROOT / "notebooks").glob("*.ipynb"))
+    found = [message for book in books for message in findings(book)]
+    if not names:
+        found += page_findings(ROOT / "README.md")
+    print("\n".join(found) or f"house rules: {len(books)} notebooks, nothing to say")
+    return bool(found) or not books
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,214 @@
+"""Tests of the house rules: each fails on the notebooks that break it, and only it."""
+
+import json
+
+import house
+import pytest
+
+SETUP = 'REPO = ("COURSE_REPO_URL", "https://github.com/OWNER/NAME")'
+FIRST = """# 01 A title
+
+[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/NAME/blob/main/notebooks/01_good.ipynb)
+
+*You will be able to* read [the end](#What-you-now-know) and [itself](01_good.ipynb).
+"""
+LAST = "## What you now know\n\nMuch.\n\n## Check yourself\n\n![a cat](cat.png)\n"
+ALT = "Heat map: head 2 puts 1.00 of its weight on the previous token; null 0.06."
+
+
+def markdown(name, source):
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+
+
+def code(number, source, *outputs):
+    return {
+        "cell_type": "code",
+        "id": f"code-{number}",
+        "execution_count": number,
+        "metadata": {},
+        "outputs": list(outputs),
+        "source": source,
+    }
+
+
+def stream(text, name="stdout"):
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def display(**data):
+    data = {mime.replace("_", "/", 1): value for mime, value in data.items()}
+    return {"output_type": "display_data", "metadata": {}, "data": data}
+
+
+def good():
+    """A notebook that breaks no rule."""
+    return {
+        "cells": [
+            markdown("first", FIRST),
+            code(1, SETUP),
+            code(2, "print(shares)", stream("0.125 and 1e-05\n")),
+            code(3, "show(figure)", display(image_png="iVBO", text_plain=ALT)),
+            markdown("last", LAST),
+        ],
+        "metadata": house.METADATA,
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+def findings(folder, book, name="01_good.ipynb"):
+    (folder / "cat.png").touch()
+    (folder / name).write_text(json.dumps(book), encoding="utf-8")
+    return house.findings(folder / name)
+
+
+def says(text, **mimes):
+    """A breaker: the second code cell's output says something else."""
+
+    def breaks(nb):
+        nb["cells"][2]["outputs"] = [display(**mimes) if mimes else stream(text)]
+
+    return breaks
+
+
+def puts(index, key, value):
+    """A breaker: a cell has another value."""
+
+    def breaks(nb):
+        nb["cells"][index][key] = value
+
+    return breaks
+
+
+def appends(index, line):
+    """A breaker: a cell's source has one more line."""
+
+    def breaks(nb):
+        nb["cells"][index]["source"] += "\n" + line
+
+    return breaks
+
+
+def tagged(*tags):
+    return puts(2, "metadata", {"tags": list(tags)})
+
+
+def error(nb):
+    nb["cells"][2]["outputs"] = [
+        {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
+    ]
+
+
+def figure(alt):
+    return puts(3, "outputs", [display(image_png="iVBO", text_plain=alt)])
+
+
+def not_this_owner(nb):
+    nb["cells"][0]["source"] = FIRST.replace("OWNER", "other")
+
+
+def not_this_file(nb):
+    nb["cells"][0]["source"] = FIRST.replace("blob/main/notebooks/01", "blob/main/01")
+
+
+def not_this_number(nb):
+    nb["cells"][0]["source"] = FIRST.replace("# 01", "# 02")
+
+
+LONG = "x = " + "1 + " * 30 + "1"
+BREAKERS = [  # the rule, and a change of the good notebook that breaks it
+    ("file_format", lambda nb: nb.update(nbformat_minor=4)),
+    (
+        "file_format",
+        puts(3, "outputs", [display(image_png="A" * 10**6, text_plain=ALT)]),
+    ),
+    ("metadata", lambda nb: nb.update(metadata={})),
+    ("metadata", puts(2, "metadata", {"execution": {}})),
+    ("metadata", lambda nb: nb["cells"][3]["outputs"][0].update(metadata={"a": 1})),
+    ("ids", puts(2, "id", "first")),
+    ("ids", lambda nb: nb["cells"][2].pop("id")),
+    ("executed_in_order", puts(2, "execution_count", None)),
+    ("executed_in_order", puts(2, "execution_count", 7)),
+    ("executed_in_order", puts(2, "source", " ")),
+    ("no_error", error),
+    ("no_stderr", lambda nb: nb["cells"][2]["outputs"][0].update(name="stderr")),
+    ("no_fragile_mime_type", says("", **{"image_svg+xml": "<svg>"})),
+    (
+        "no_fragile_mime_type",
+        says("", **{"application_vnd.jupyter.widget-view+json": {}}),
+    ),
+    ("nothing_of_this_machine", says("<Line2D at 0x7f12ab34cd>")),
+    ("nothing_of_this_machine", says("read /usr/share/file.txt")),
+    ("nothing_of_this_machine", says("C:\\Users\\me")),
+    ("nothing_of_this_machine", says("", text_html="<p>~/course/utils/a.py</p>")),
+    ("digits", says("0.123456")),
+    ("digits", says("5.96e-08")),
+    ("digits", says("6e-08")),
+    ("alt_text", figure("<Figure size 640x480 with 1 Axes and no words at all>")),
+    ("alt_text", figure("Head 2")),
+    (
+        "alt_text",
+        figure("A heat map that shows which head does what, without a number"),
+    ),
+    ("alt_text", appends(4, "![](cat.png)")),
+    ("alt_text", appends(4, '<img src="cat.png">')),
+    ("compared_by_nbval", tagged("nbval-ignore-output")),
+    ("compared_by_nbval", tagged("nbval-skip")),
+    ("compared_by_nbval", appends(2, "# NBVAL_IGNORE_OUTPUT")),
+    ("set_up_cell", puts(1, "source", SETUP.replace("COURSE", "FORCE"))),
+    ("set_up_cell", puts(1, "source", SETUP + "\npass" * 12)),
+    ("size_of_cells", puts(2, "source", "pass\n" * 26)),
+    ("size_of_cells", puts(2, "source", LONG)),
+    ("frame", not_this_number),
+    ("frame", puts(4, "source", "## What you now know\n")),
+    ("links", appends(4, "[next](02_none.ipynb)")),
+    ("links", appends(4, "[up](#No-such-heading)")),
+    ("links", appends(4, "[up](01_good.ipynb#what-you-now-know)")),
+    ("links", appends(4, "[root](/cat.png)")),
+    ("links", appends(4, '<a href="none.png">x</a>')),
+    ("links", appends(4, "[ref]: none.md")),
+    ("colab_badge", not_this_file),
+    ("colab_badge", not_this_owner),
+]
+
+
+def test_good_notebook(tmp_path):
+    assert findings(tmp_path, good()) == []
+
+
+@pytest.mark.parametrize("name, breaks", BREAKERS)
+def test_rule_fails(tmp_path, name, breaks):
+    book = good()
+    breaks(book)
+    found = findings(tmp_path, book)
+    assert found and all(message.endswith(f"[{name}]") for message in found), found
+
+
+def test_every_rule_is_tested():
+    assert {check.__name__ for check in house.RULES} == {name for name, _ in BREAKERS}
+
+
+def test_set_up_cells_differ(tmp_path):
+    findings(tmp_path, good())
+    book = json.loads(json.dumps(good()).replace("01_good", "02_too"))
+    book["cells"][0]["source"] = book["cells"][0]["source"].replace("# 01", "# 02")
+    assert findings(tmp_path, book, "02_too.ipynb") == []
+    book["cells"][1]["source"] += "\npass"
+    assert "cell 1 (id code-1)" in findings(tmp_path, book, "02_too.ipynb")[0]
+
+
+def test_allowed(tmp_path):
+    book = good()
+    error(book)
+    tagged("raises-exception")(book)
+    says_much = "https://a.org/b/c 1/2/3 12.3456 0.0001 loss / step"
+    book["cells"][3]["outputs"].append(stream(says_much))
+    appends(4, "```\n[a](none)\n```\n`[b](none)` and $f[i](x)$")(book)
+    assert findings(tmp_path, book) == []
+
+
+def test_links_of_readme(tmp_path):
+    assert house.page_findings(house.ROOT / "README.md") == []
+    page = tmp_path / "README.md"
+    page.write_text("# A title, or two\n[a](#a-title-or-two) [b](none) ![](README.md)")
+    assert len(house.page_findings(page)) == 2

