@@ -190,7 +190,7 @@ def draw(expected: Tensor, yours: Tensor) -> None:
     panels = {"expected": expected, "yours": yours, "difference": yours - expected}
     largest = float(torch.stack([expected, yours]).abs().max()) or 1.0
     for ax, (title, matrix) in zip(axes, panels.items(), strict=True):
-        heatmap(matrix, ax, signed=True, vmax=largest, annotate=False, title=title)
+        heatmap(matrix, ax, signed=True, vmax=largest, title=title)
         ax.set(xlabel="", ylabel="")
     gap = float((yours - expected).abs().max())
     show(figure, f"Expected and your output differ by at most {gap:.3f}.")

@@ -1,0 +1,52 @@
+"""The stop-watch: nothing wrong is timed, ratios are ratios, threads are put back."""
+
+import time
+
+import pytest
+import torch
+
+from utils.benchmark import time_ratios
+
+
+def sleeper(seconds):
+    def function(x):
+        time.sleep(seconds)
+        return x * 2
+
+    return function
+
+
+def test_the_ratio_is_the_ratio():
+    ratios = time_ratios(
+        {"short": sleeper(0.01), "long": sleeper(0.03)}, (torch.ones(2),), rounds=3
+    )
+    assert ratios["short"] == 1.0 and 2.0 < ratios["long"] < 4.0
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x * 2.01, lambda x: (x * 2)[None]])
+def test_a_different_output_is_not_timed(wrong):
+    calls = []
+
+    def right(x):
+        calls.append(1)
+        return x * 2
+
+    with pytest.raises(ValueError, match="wrong is not equal to right"):
+        time_ratios({"right": right, "wrong": wrong}, (torch.ones(2),))
+    assert len(calls) == 1  # compared once, never timed
+
+
+def test_gradients_and_threads():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+
+    def function(x):
+        seen.append((torch.is_grad_enabled(), torch.get_num_threads()))
+        return x * 2
+
+    before = torch.get_num_threads()
+    time_ratios({"f": function}, (x,), rounds=1, threads=2)
+    assert x.grad is None and (False, 2) in seen
+    time_ratios({"f": function}, (x,), rounds=1, threads=1, backward=True)
+    assert x.grad.tolist() == [4.0, 4.0] and (True, 1) in seen
+    assert torch.get_num_threads() == before
