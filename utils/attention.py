@@ -31,11 +31,8 @@ def causal_mask(
     [[1, 1, 1, 0], [1, 1, 1, 1]]
     """
     key_length = query_length if key_length is None else key_length
-    for name, size in (("query_length", query_length), ("key_length", key_length)):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{name} is {size!r}; it must be an int.")
-        if size < 0:
-            raise ValueError(f"{name} is {size}; it must not be negative.")
+    _check_size("query_length", query_length)
+    _check_size("key_length", key_length)
     every_pair = torch.ones(query_length, key_length, dtype=torch.bool, device=device)
     return every_pair.tril(key_length - query_length)
 
@@ -51,9 +48,10 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     >>> padding_mask([3, 1]).int()[:, 0, 0].tolist()
     [[1, 1, 1], [1, 0, 0]]
     """
+    if lengths is None or isinstance(lengths, int | float):
+        raise TypeError(f"lengths is {lengths!r}; give one whole number per sentence.")
     lengths = torch.as_tensor(lengths)
-    if lengths.numel() == 0:
-        lengths = lengths.long()
+    lengths = lengths.long() if lengths.numel() == 0 else lengths
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise TypeError(
             f"lengths are {lengths.dtype}; give one whole number per sentence."
@@ -62,6 +60,7 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
         raise ValueError(f"lengths have shape {_shape(lengths)}; give (batch,).")
     longest = int(lengths.max()) if len(lengths) else 0
     max_length = longest if max_length is None else max_length
+    _check_size("max_length", max_length)
     if len(lengths) and (int(lengths.min()) < 0 or longest > max_length):
         raise ValueError(
             f"lengths {lengths.tolist()} do not fit: each must be between 0 and "
@@ -79,11 +78,9 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     >>> split_heads(torch.zeros(2, 5, 12), num_heads=3).shape
     torch.Size([2, 3, 5, 4])
     """
-    if x.dim() != 3:
-        raise ValueError(
-            f"x has shape {_shape(x)}; split_heads takes (batch, length, embed)."
-        )
-    if num_heads < 1 or x.shape[-1] % num_heads:
+    _check_layout("x", x, "(batch, length, embed)", 3)
+    _check_size("num_heads", num_heads)
+    if num_heads == 0 or x.shape[-1] % num_heads:
         raise ValueError(
             f"{x.shape[-1]} features cannot be split into {num_heads} equal heads; "
             "choose a number of heads that divides them."
@@ -101,11 +98,7 @@ def merge_heads(x: Tensor) -> Tensor:
     >>> bool((merge_heads(split_heads(x, 3)) == x).all())
     True
     """
-    if x.dim() != 4:
-        raise ValueError(
-            f"x has shape {_shape(x)}; "
-            "merge_heads takes (batch, heads, length, head_dim)."
-        )
+    _check_layout("x", x, "(batch, heads, length, head_dim)", 4)
     # (batch, length, heads, head_dim) -> (batch, length, heads * head_dim)
     return x.transpose(1, 2).flatten(2)
 
@@ -147,7 +140,7 @@ def scaled_dot_product_attention(
     _check_probability("dropout_p", dropout_p)
     additive, unreadable = _additive_mask(mask, bias, query, key)
 
-    dtype = torch.promote_types(query.dtype, torch.float32)
+    dtype = _computed_in(query)
     scores = (query.to(dtype) * scale) @ key.to(dtype).mT  # (..., queries, keys)
     if additive is not None:
         scores += additive
@@ -190,25 +183,31 @@ class MultiHeadAttention(nn.Module):
         position=None,
     ):
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim={embed_dim} cannot be shared by num_heads={num_heads}: "
-                "num_heads must be at least 1 and divide embed_dim."
-            )
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise ValueError(
-                f"num_kv_heads={num_kv_heads} cannot serve num_heads={num_heads}: "
-                "it must be at least 1 and divide num_heads."
-            )
-        _check_probability("dropout", dropout)
         self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.num_kv_heads, self.head_dim = num_kv_heads, embed_dim // num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
+        for name in ("embed_dim", "num_heads", "num_kv_heads", "kdim", "vdim"):
+            _check_size(name, getattr(self, name), least=1)
+        if embed_dim % num_heads:
+            raise ValueError(
+                f"embed_dim={embed_dim} cannot be shared by num_heads={num_heads}: "
+                "num_heads must divide embed_dim."
+            )
+        if num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads={num_kv_heads} cannot serve num_heads={num_heads}: "
+                "it must divide num_heads."
+            )
+        if position is not None and not hasattr(position, "rotate"):
+            raise TypeError(
+                f"position is {position!r}; give an object with rotate() and bias()."
+            )
+        _check_probability("dropout", dropout)
+        self.head_dim = embed_dim // num_heads
         self.dropout, self.position = dropout, position
 
-        kv_dim = num_kv_heads * self.head_dim
+        kv_dim = self.num_kv_heads * self.head_dim
         self.query_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.key_proj = nn.Linear(self.kdim, kv_dim, bias=bias)
         self.value_proj = nn.Linear(self.vdim, kv_dim, bias=bias)
@@ -217,14 +216,16 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights as `nn.MultiheadAttention` does; biases start at zero."""
+        """Draw the weights as `nn.MultiheadAttention` does; biases 0, gates 1."""
         # PyTorch draws q, k, v as one (3E, E) matrix: Xavier's bound shrinks by sqrt 2.
         stacked = self.kdim == self.vdim == self.embed_dim
-        for proj in (self.query_proj, self.key_proj, self.value_proj):
+        for proj in self._projections()[:3]:
             nn.init.xavier_uniform_(proj.weight, gain=0.5**0.5 if stacked else 1.0)
-        for proj in (self.query_proj, self.key_proj, self.value_proj, self.out_proj):
+        self.out_proj.reset_parameters()
+        for proj in self._projections():
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
+        nn.init.ones_(self.head_gate)
 
     def forward(
         self,
@@ -250,19 +251,24 @@ class MultiHeadAttention(nn.Module):
             raise ValueError("cache is for self-attention; call it without key, value.")
         if key is None and value is not None:
             raise ValueError("value was given without key; give both, or neither.")
+        if isinstance(key, Tensor) and key.dtype == torch.bool:
+            raise TypeError("key is boolean: is it a mask? Then write mask=...")
         key = query if key is None else key
         value = key if value is None else value
         self._check_layer_inputs(query, key, value)
 
-        q = split_heads(self.query_proj(query), self.num_heads)  # (batch, heads, L, D)
-        k = split_heads(
-            self.key_proj(key), self.num_kv_heads
-        )  # (batch, kv_heads, S, D)
+        # q (batch, heads, queries, head_dim); k, v (batch, kv_heads, keys, head_dim)
+        q = split_heads(self.query_proj(query), self.num_heads)
+        k = split_heads(self.key_proj(key), self.num_kv_heads)
         v = split_heads(self.value_proj(value), self.num_kv_heads)
+        past = self._past(cache, k)  # keys and values of earlier calls, or None
         if self.position is not None:
-            q, k = self.position.rotate(q, k, offset=_cached_length(cache))
-        if cache is not None:
-            k, v = _extend_cache(cache, k, v)
+            offset = 0 if past is None else past[0].shape[-2]
+            q, k = self.position.rotate(q, k, offset=offset)
+            _check_inputs(q[:, :1], k[:, :1], v[:, :1])
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=-2), torch.cat([past[1], v], dim=-2)
+        kept = {"layer": id(self), "key": k, "value": v}
         bias = None
         if self.position is not None:
             bias = self.position.bias(q.shape[-2], k.shape[-2])
@@ -273,17 +279,19 @@ class MultiHeadAttention(nn.Module):
         attend = scaled_dot_product_attention if need_weights else _fused_attention
         dropout_p = self.dropout if self.training else 0.0
         heads, weights = attend(q, k, v, mask, bias=bias, dropout_p=dropout_p)
-        heads = (
-            heads * self.head_gate[:, None, None]
-        )  # (batch, heads, queries, head_dim)
+        if cache is not None:  # only now: a call that was refused leaves it as it was
+            cache.update(kept)
+        if self.head_gate.requires_grad or (self.head_gate != 1).any():
+            heads = heads * self.head_gate[:, None, None]  # open gates cost nothing
         return self.out_proj(merge_heads(heads)), weights
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """Return a layer that computes what `module` computes, with copied weights.
 
-        Device, dtype, dropout and train/eval mode carry over. The new layer is batch
-        first, whatever `module.batch_first` says: that option is not in the weights.
+        Device, dtype, dropout and train/eval mode carry over; the copies are trainable.
+        The new layer is batch first, whatever `module.batch_first` says: that option is
+        not in the weights.
         Raises ValueError for `add_bias_kv` and `add_zero_attn`, which have no
         equivalent here.
         """
@@ -379,6 +387,22 @@ class MultiHeadAttention(nn.Module):
     def _projections(self) -> tuple[nn.Linear, ...]:
         return self.query_proj, self.key_proj, self.value_proj, self.out_proj
 
+    def _past(self, cache: dict | None, key: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the cached (key, value), each (batch, kv_heads, past, head_dim)."""
+        if cache is None or cache == {}:
+            return None
+        if not isinstance(cache, dict) or cache.get("layer") != id(self):
+            raise ValueError(
+                "cache was not filled by this layer; give each layer an empty dict of "
+                "its own, and the same dict at every further call."
+            )
+        if cache["key"].shape[0] != key.shape[0]:
+            raise ValueError(
+                f"cache holds {cache['key'].shape[0]} sentences but the query "
+                f"{key.shape[0]}; start a new batch with an empty dict."
+            )
+        return cache["key"], cache["value"]
+
     def _check_layer_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         weight = self.query_proj.weight
         for name, x, size, option in (
@@ -407,6 +431,11 @@ class MultiHeadAttention(nn.Module):
                     f"{name} is {x.dtype} but the layer is {weight.dtype}; "
                     f"convert one of them with .to()."
                 )
+        if self.head_gate.shape != (self.num_heads,):
+            raise ValueError(
+                f"head_gate has shape {_shape(self.head_gate)}; it must be "
+                f"({self.num_heads},), one number per head."
+            )
         if not query.shape[0] == key.shape[0] == value.shape[0]:
             raise ValueError(
                 f"batch sizes differ: query {_shape(query)}, key {_shape(key)}, "
@@ -419,17 +448,44 @@ class MultiHeadAttention(nn.Module):
             )
 
 
+# --- behind the scenes: the fused kernel, masks, checks of what was given ---------
+
+
 def _fused_attention(query, key, value, mask, *, bias, dropout_p):
     """Return (output, None): the same values, from PyTorch's fused kernel."""
-    if key.shape[-2] == 0:  # nothing to read; not every kernel survives it
-        return query.new_zeros(query.shape), None
     additive, unreadable = _additive_mask(mask, bias, query, key)
+    if not _kernel_agrees(query, key, additive):
+        output, _ = scaled_dot_product_attention(
+            query, key, value, mask, bias=bias, dropout_p=dropout_p
+        )
+        return output, None
+    if additive is not None:
+        additive = additive.to(query.dtype)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=additive, dropout_p=dropout_p
     )
     if unreadable is not None:
         output = output.masked_fill(unreadable, 0.0)
     return output, None
+
+
+def _kernel_agrees(query, key, additive) -> bool:
+    """Return whether the fused kernel would give the values of the readable code.
+
+    It does not without keys; where half precision cannot hold the mask; and on a CPU
+    for NaN, which it takes for an unreadable row and turns into zeros.
+    """
+    if key.shape[-2] == 0:
+        return False
+    if additive is not None:
+        return bool((additive.to(query.dtype) == additive).all())
+    with torch.no_grad():
+        return query.device.type != "cpu" or bool((query.sum() + key.sum()).isfinite())
+
+
+def _computed_in(query: Tensor) -> torch.dtype:
+    """Return the dtype of scores and weights: at least single precision."""
+    return torch.promote_types(query.dtype, torch.float32)
 
 
 def _additive_mask(mask, bias, query, key) -> tuple[Tensor | None, Tensor | None]:
@@ -441,14 +497,22 @@ def _additive_mask(mask, bias, query, key) -> tuple[Tensor | None, Tensor | None
     if mask is None and bias is None:
         return None, None
     shape = (*query.shape[:-1], key.shape[-2])  # of the scores
-    additive = 0.0
+    dtype, additive = _computed_in(query), 0.0
     if mask is not None:
         _check_mask("mask", mask, shape, query.device)
         _check_not_ambiguous(mask, shape)
-        additive = _as_additive(mask, query.dtype)
+        additive = _as_additive(mask, dtype)
     if bias is not None:
         _check_mask("bias", bias, shape, query.device)
-        additive = additive + bias.to(query.dtype)
+        additive = additive + bias.to(dtype)
+    if not (additive < math.inf).all():
+        given = " and ".join(
+            name for name, x in (("mask", mask), ("bias", bias)) if x is not None
+        )
+        raise ValueError(
+            f"{given} contains NaN or +inf (in {dtype}); what is added to the scores "
+            "must be finite or -inf."
+        )
     unreadable = (additive == -math.inf).all(dim=-1, keepdim=True)  # (..., queries, 1)
     if not unreadable.any():
         return additive, None
@@ -463,21 +527,26 @@ def _as_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros.masked_fill(~mask, -math.inf)
 
 
-def _extend_cache(cache: dict, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Append the new keys and values to the cache; return all of them."""
-    if cache:
-        key = torch.cat([cache["key"], key], dim=-2)
-        value = torch.cat([cache["value"], value], dim=-2)
-    cache["key"], cache["value"] = key, value  # (batch, kv_heads, length so far, D)
-    return key, value
-
-
-def _cached_length(cache: dict | None) -> int:
-    return cache["key"].shape[-2] if cache else 0
-
-
 def _shape(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
+
+
+def _check_size(name: str, size, least: int = 0) -> None:
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"{name} is {size!r}; it must be an int.")
+    if size < least:
+        raise ValueError(f"{name} is {size}; it must be at least {least}.")
+
+
+def _check_layout(name: str, x, axes: str, dims: int) -> None:
+    if isinstance(x, tuple):
+        raise TypeError(
+            f"{name} is a tuple; of attention's (output, weights) take the first."
+        )
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; give a torch.Tensor.")
+    if x.dim() != dims:
+        raise ValueError(f"{name} has shape {_shape(x)}; give {axes}.")
 
 
 def _check_tensor(name: str, x) -> None:
@@ -547,11 +616,6 @@ def _check_mask(name: str, mask, shape: tuple[int, ...], device) -> None:
             f"a padding mask (batch, keys) as {name}[:, None, None, :], a mask per "
             f"sample (batch, queries, keys) as {name}[:, None], and one per head "
             f"(heads, queries, keys) as {name}[None]."
-        )
-    if mask.dtype != torch.bool and not (mask < math.inf).all():
-        raise ValueError(
-            f"{name} contains NaN or +inf; what is added to the scores "
-            "must be finite or -inf."
         )
 
 

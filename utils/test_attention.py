@@ -334,6 +334,8 @@ def test_fused_path_with_nothing_to_read():
         assert_close(output[1], layer.out_proj.bias.expand(L, E))
         (grad,) = torch.autograd.grad(output.square().sum(), x)
         assert grad.isfinite().all() and (grad[1] == 0).all()
+        with pytest.raises(TypeError, match="mask is torch.int64"):
+            layer(x, x[:, :0], mask=torch.ones(9, 3).long(), need_weights=need_weights)
         empty = layer(x, x[:, :0], need_weights=need_weights)[0]
         assert_close(empty, layer.out_proj.bias.expand(B, L, E))
     assert layer(x[:0])[0].shape == (0, L, E)
@@ -418,6 +420,20 @@ def test_cache_equals_no_cache(position, num_kv_heads):
         parts.append(layer(part, mask=mask, cache=cache)[0])
     assert_close(torch.cat(parts, 1), whole, atol=1e-6, rtol=1e-5)
     assert cache["key"].shape == (B, num_kv_heads, 6, D)
+
+
+def test_a_refused_call_leaves_the_cache_as_it_was():
+    layer, x, cache = MultiHeadAttention(E, H), randn(B, 6, E), {}
+    layer(x[:, :4], cache=cache)
+    with pytest.raises(ValueError, match="mask has shape"):
+        layer(x[:, 4:], mask=causal_mask(9), cache=cache)
+    assert cache["key"].shape[-2] == cache["value"].shape[-2] == 4
+    with pytest.raises(ValueError, match="cache was not filled by this layer"):
+        MultiHeadAttention(E, H)(x, cache=cache)
+    with pytest.raises(ValueError, match="cache was not filled by this layer"):
+        layer(x, cache=[])
+    with pytest.raises(ValueError, match="cache holds 3 sentences but the query 1"):
+        layer(x[:1], cache=cache)
     with pytest.raises(ValueError, match="cache is for self-attention"):
         layer(x, x, cache={})
 
@@ -450,6 +466,7 @@ def test_initialised_as_torch():
         (TypeError, "query is torch.float64", lambda m, x: m(x.double())),
         (TypeError, "query is torch.int64", lambda m, x: m(x.long())),
         (TypeError, "query is a ndarray", lambda m, x: m(x.numpy())),
+        (TypeError, "is it a mask", lambda m, x: m(x, causal_mask(L))),
         (ValueError, "query is on meta", lambda m, x: m(x.to("meta"))),
         (ValueError, r"mask\[:, None, None, :\]", lambda m, x: m(x, mask=FLAG[:B, :L])),
         (TypeError, "mask is torch.int64", lambda m, x: m(x, mask=FLAG[:, :L].long())),
@@ -469,7 +486,8 @@ def test_layer_says_what_is_wrong(error, says, call):
     "says, kwargs",
     [
         ("num_heads=3", {"num_heads": 3}),
-        ("num_heads=0", {"num_heads": 0}),
+        ("num_heads is 0", {"num_heads": 0}),
+        ("kdim is -1", {"num_heads": 4, "kdim": -1}),
         ("num_kv_heads=3 cannot serve", {"num_heads": 4, "num_kv_heads": 3}),
         ("dropout is -1", {"num_heads": 4, "dropout": -1}),
     ],
@@ -477,3 +495,74 @@ def test_layer_says_what_is_wrong(error, says, call):
 def test_layer_refuses_impossible_sizes(says, kwargs):
     with pytest.raises(ValueError, match=says):
         MultiHeadAttention(E, **kwargs)
+
+
+def test_layer_refuses_impossible_types():
+    with pytest.raises(TypeError, match="embed_dim is 12.0"):
+        MultiHeadAttention(12.0, 4)
+    with pytest.raises(TypeError, match="num_heads is True"):
+        MultiHeadAttention(12, True)
+    with pytest.raises(TypeError, match="position is 'rope'"):
+        MultiHeadAttention(12, 4, position="rope")
+    layer = MultiHeadAttention(E, H)
+    layer.head_gate = torch.ones(1)
+    with pytest.raises(ValueError, match=r"head_gate has shape \(1,\)"):
+        layer(randn(B, L, E))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("mask", [None, causal_mask(L)])
+def test_nan_is_not_hidden(need_weights, mask):
+    layer = MultiHeadAttention(E, H)
+    with torch.no_grad():
+        layer.key_proj.weight[0, 0] = math.nan
+        assert (
+            layer(randn(B, L, E), mask=mask, need_weights=need_weights)[0].isnan().any()
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [300.0, 1e5])
+@pytest.mark.parametrize("name", ["bias", "mask"])
+def test_half_precision_does_not_round_what_is_added(dtype, size, name):
+    added = -size * torch.rand(L, S, generator=torch.Generator().manual_seed(0))
+    q, k, v = (randn(B, H, n, D, seed=n, dtype=dtype) for n in (L, S, S))
+    exact = scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), **{name: added.double()}
+    )
+    ours = scaled_dot_product_attention(q, k, v, **{name: added})
+    for one, other in zip(ours, exact, strict=True):
+        assert_close(one.double(), other, atol=2e-2, rtol=0)
+    layer, x = MultiHeadAttention(E, H).to(dtype), randn(B, L, E, dtype=dtype)
+    slow, fast = (
+        layer(x, mask=added[:, :L], need_weights=need_weights)[0]
+        for need_weights in (True, False)
+    )
+    assert_close(fast, slow, atol=1e-2, rtol=0)
+
+
+def test_mask_and_bias_must_stay_finite_together():
+    huge = torch.full((L, S), 3e38)
+    with pytest.raises(ValueError, match="mask and bias contains NaN or .inf"):
+        scaled_dot_product_attention(Q4, K4, K4, huge, bias=huge)
+
+
+def test_heads_of_a_tuple_or_of_no_number():
+    with pytest.raises(TypeError, match=r"\(output, weights\) take the first"):
+        merge_heads(scaled_dot_product_attention(Q4, K4, K4))
+    with pytest.raises(TypeError, match="num_heads is 3.0"):
+        split_heads(torch.zeros(2, 5, 12), 3.0)
+    with pytest.raises(TypeError, match="lengths is None"):
+        padding_mask(None)
+    with pytest.raises(ValueError, match="max_length is -1"):
+        padding_mask([], -1)
+
+
+def test_reset_parameters_resets_everything():
+    layer = MultiHeadAttention(E, H)
+    with torch.no_grad():
+        for parameter in (*layer.parameters(), layer.head_gate):
+            parameter.fill_(7.0)
+    layer.reset_parameters()
+    assert all((parameter != 7.0).all() for parameter in layer.parameters())
+    assert (layer.head_gate == 1).all()

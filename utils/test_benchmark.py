@@ -36,6 +36,26 @@ def test_a_different_output_is_not_timed(wrong):
     assert len(calls) == 1  # compared once, never timed
 
 
+@pytest.mark.parametrize(
+    "says, function",
+    [
+        ("wrong is not equal to right", lambda x: (x * 2).detach() + 0 * x),
+        ("changes its inputs", lambda x: x.data.add_(1) * 2),
+    ],
+)
+def test_other_gradients_or_changed_inputs_are_not_timed(says, function):
+    x = torch.ones(2, requires_grad=True)
+    contest = {"right": lambda x: x * 2, "wrong": function}
+    with pytest.raises(ValueError, match=says):
+        time_ratios(contest, (x,), backward=True)
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_a_median_needs_a_round():
+    with pytest.raises(ValueError, match="rounds is 0"):
+        time_ratios({"f": lambda x: x}, (torch.ones(2),), rounds=0)
+
+
 def test_gradients_and_threads():
     seen = []
     x = torch.ones(2, requires_grad=True)
