@@ -30,6 +30,8 @@ def softmax_inputs(dtype):
     yield {"scores": _randn(2, 3, 3, seed=2, dtype=dtype) * 3}
     far_apart = torch.tensor([[1000.0, 1001.0, 999.0], [-2000.0, -2000.0, -2001.0]])
     yield {"scores": far_apart.to(dtype)}
+    lonely = torch.tensor([[0.0, 2000.0, 0.0], [0.0, -2000.0, 0.0], [3.0, 1.0, 2.0]])
+    yield {"scores": lonely.to(dtype)}  # mean and minimum are far from the maximum
 
 
 def softmax_overflowing(scores):
@@ -45,6 +47,29 @@ def softmax_wrong_axis(scores):
 def softmax_everything(scores):
     """Each row is a distribution of its own."""
     return scores.flatten().softmax(0).view(scores.shape)
+
+
+def softmax_first_axis(scores):
+    return scores.softmax(dim=0)
+
+
+def softmax_all_overflowing(scores):
+    return scores.exp() / scores.exp().sum()
+
+
+def softmax_mean(scores):
+    """exp still overflows above the mean: subtract each row's maximum."""
+    weights = (scores - scores.mean(dim=-1, keepdim=True)).exp()
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def softmax_minimum(scores):
+    return softmax_overflowing(scores - scores.amin(dim=-1, keepdim=True))
+
+
+def softmax_log(scores):
+    """Those are logarithms; the weights are their exponentials."""
+    return scores.log_softmax(dim=-1)
 
 
 def softmax_argmax(scores):
@@ -89,9 +114,49 @@ def attention_inputs(dtype):
         }
 
 
+def attention_trials(dtype):
+    yield from attention_inputs(dtype)
+    large = next(iter(attention_inputs(dtype)))
+    yield large | {"query": large["query"] * 300}  # exp of such scores overflows
+
+
 def _attention(query, key, value, factor=None, dim=-1):
     factor = query.shape[-1] ** -0.5 if factor is None else factor
     return (query @ key.mT * factor).softmax(dim=dim) @ value
+
+
+def attention_axis_from_the_front(query, key, value):
+    return _attention(query, key, value, dim=1)
+
+
+def attention_len(query, key, value):
+    """len(query) is the first axis; d_k is the last, query.shape[-1]."""
+    return _attention(query, key, value, len(query) ** -0.5)
+
+
+def attention_value_size(query, key, value):
+    """The scale depends on the features of query and key, not on those of value."""
+    return _attention(query, key, value, value.shape[-1] ** -0.5)
+
+
+def attention_overflowing(query, key, value):
+    """exp of a large score is inf: use softmax, or subtract each row's maximum."""
+    return softmax_overflowing(_scores(query, key)) @ value
+
+
+def attention_not_normalised(query, key, value):
+    """The weights of a query must sum to 1: divide by the sum of the row."""
+    return softmax_not_normalised(_scores(query, key)) @ value
+
+
+def attention_reads_keys(query, key, value):
+    """Keys are compared; what is read, and mixed, are the values."""
+    return _attention(query, key, key)
+
+
+def attention_weights(query, key, value):
+    """Multiply the weights by the values: return what is read."""
+    return _scores(query, key).softmax(dim=-1)
 
 
 def attention_hard(query, key, value):
@@ -168,6 +233,13 @@ def masked_inputs(dtype):
     nothing[0, :, 2] = False  # the third query of the first sentence may read nothing
     nothing[1, :, :, 3:] = False
     yield trials[2] | {"mask": nothing}
+    zeros = torch.zeros(4, 8, dtype=dtype)  # every score is exactly 0
+    yield {
+        "query": zeros,
+        "key": _randn(4, 8, seed=5, dtype=dtype),
+        "value": _randn(4, 6, seed=6, dtype=dtype),
+        "mask": causal_mask(4),
+    }
 
 
 def _scores(query, key):
@@ -177,6 +249,14 @@ def _scores(query, key):
 def masked_inverted(query, key, value, mask):
     """True says what MAY be read."""
     return masked_attention(query, key, value, ~mask)
+
+
+def masked_inverted_inf(query, key, value, mask):
+    return masked_no_guard(query, key, value, ~mask)
+
+
+def masked_inverted_big(query, key, value, mask):
+    return masked_big_number(query, key, value, ~mask)
 
 
 def masked_after_softmax(query, key, value, mask):
@@ -194,6 +274,35 @@ def masked_big_number(query, key, value, mask):
     return _scores(query, key).masked_fill(~mask, -1e9).softmax(dim=-1) @ value
 
 
+def masked_big_number_added(query, key, value, mask):
+    blocked = (~mask).to(query.dtype) * -1e9
+    return (_scores(query, key) + blocked).softmax(dim=-1) @ value
+
+
+def masked_renormalised(query, key, value, mask):
+    """Where nothing may be read the sum is 0, and 0 / 0 is NaN: it should get zeros."""
+    weights = _scores(query, key).softmax(dim=-1) * mask
+    return weights / weights.sum(dim=-1, keepdim=True) @ value
+
+
+def masked_added_as_ones(query, key, value, mask):
+    """Adding 1 to what may be read hides nothing: add -inf to what may not."""
+    return (_scores(query, key) + mask.to(query.dtype)).softmax(dim=-1) @ value
+
+
+def masked_zero_times_inf(query, key, value, mask):
+    """0 times -inf is NaN: build the mask with masked_fill or torch.where."""
+    blocked = (~mask).to(query.dtype) * -math.inf
+    return (_scores(query, key) + blocked).softmax(dim=-1) @ value
+
+
+def masked_zero_is_hidden(query, key, value, mask):
+    """A score that is allowed, and happens to be 0, is hidden as well."""
+    scores = _scores(query, key) * mask
+    weights = scores.masked_fill(scores == 0, -1e9).softmax(dim=-1) * mask
+    return weights @ value
+
+
 def masked_no_guard(query, key, value, mask):
     """A query with nothing to read becomes NaN; it should get zeros."""
     return _scores(query, key).masked_fill(~mask, -math.inf).softmax(dim=-1) @ value
@@ -203,6 +312,10 @@ def masked_nan_gradient(query, key, value, mask):
     """The output is right, the gradient is NaN: repair the scores first."""
     blocked = torch.zeros(mask.shape, dtype=query.dtype).masked_fill(~mask, -math.inf)
     return (_scores(query, key) + blocked).softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_nan_output(query, key, value, mask):
+    return masked_no_guard(query, key, value, mask).nan_to_num()
 
 
 def masked_not_at_all(query, key, value, mask):
@@ -244,6 +357,58 @@ def causal_by_scores(query, key, value):
     scores = _scores(query, key)
     future = scores.triu(scores.shape[-1] - scores.shape[-2] + 1).bool()
     return scores.masked_fill(future, -math.inf).softmax(dim=-1) @ value
+
+
+def causal_by_scores_square(query, key, value):
+    scores = _scores(query, key)
+    future = scores.triu(1).bool()
+    return scores.masked_fill(future, -math.inf).softmax(dim=-1) @ value
+
+
+def _causal(query, key, value, mask, hidden=-math.inf):
+    scores = _scores(query, key).masked_fill(~mask, hidden)
+    return scores.softmax(dim=-1) @ value
+
+
+def _ones(query, key):
+    return torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool)
+
+
+def causal_inverted_inf(query, key, value):
+    return _causal(query, key, value, ~causal_mask(query.shape[-2], key.shape[-2]))
+
+
+def causal_without_self_inf(query, key, value):
+    offset = key.shape[-2] - query.shape[-2]
+    return _causal(query, key, value, _ones(query, key).tril(offset - 1))
+
+
+def causal_without_self_big(query, key, value):
+    offset = key.shape[-2] - query.shape[-2]
+    return _causal(query, key, value, _ones(query, key).tril(offset - 1), -1e9)
+
+
+def causal_sees_next(query, key, value):
+    """tril(S - L + 1) lets every query read the token after it."""
+    offset = key.shape[-2] - query.shape[-2]
+    return _causal(query, key, value, _ones(query, key).tril(offset + 1))
+
+
+def causal_after_softmax(query, key, value):
+    """The future has already taken its share; the rows no longer sum to 1."""
+    weights = _scores(query, key).softmax(dim=-1)
+    return weights.tril(key.shape[-2] - query.shape[-2]) @ value
+
+
+def causal_no_scale(query, key, value):
+    """The scores are not divided by √d_k."""
+    return causal_attention(query * query.shape[-1] ** 0.5, key, value)
+
+
+def causal_zero_times_inf(query, key, value):
+    """0 times -inf is NaN: build the mask with masked_fill or torch.where."""
+    blocked = (~causal_mask(query.shape[-2], key.shape[-2])).to(query.dtype) * -math.inf
+    return (_scores(query, key) + blocked).softmax(dim=-1) @ value
 
 
 def causal_upper_left(query, key, value):
@@ -291,8 +456,13 @@ EXERCISES = (
         softmax_inputs,
         {
             "no maximum subtracted": softmax_overflowing,
-            "softmax over the wrong axis": softmax_wrong_axis,
-            "one softmax over all scores": softmax_everything,
+            "softmax over the wrong axis": (softmax_wrong_axis, softmax_first_axis),
+            "one softmax over all scores": (
+                softmax_everything,
+                softmax_all_overflowing,
+            ),
+            "mean or minimum instead of the maximum": (softmax_mean, softmax_minimum),
+            "the logarithm of softmax": softmax_log,
             "argmax instead of softmax": softmax_argmax,
             "one maximum for all rows": softmax_global_max,
             "in-place edit of the scores": softmax_in_place,
@@ -303,13 +473,22 @@ EXERCISES = (
         "1.2",
         "Scaled dot-product attention",
         attention,
-        attention_inputs,
+        attention_trials,
         {
             "no scale": attention_no_scale,
             "d_k instead of √d_k": attention_d_k,
             "multiplied by √d_k": attention_multiplied,
             "√(number of keys) instead of √d_k": attention_number_of_keys,
-            "softmax over the wrong axis": attention_wrong_axis,
+            "softmax over the wrong axis": (
+                attention_wrong_axis,
+                attention_axis_from_the_front,
+            ),
+            "len(query) as d_k": attention_len,
+            "√d_v instead of √d_k": attention_value_size,
+            "softmax that overflows": attention_overflowing,
+            "no division by the sum": attention_not_normalised,
+            "keys read instead of values": attention_reads_keys,
+            "weights returned": attention_weights,
             "argmax instead of softmax": attention_hard,
             "scale after softmax": attention_scale_after,
             "no softmax": attention_without_softmax,
@@ -324,12 +503,23 @@ EXERCISES = (
         masked_attention,
         masked_inputs,
         {
-            "inverted mask": masked_inverted,
+            "inverted mask": (
+                masked_inverted,
+                masked_inverted_inf,
+                masked_inverted_big,
+            ),
             "mask after softmax": masked_after_softmax,
             "scores times mask": masked_by_product,
-            "−1e9 where nothing may be read": masked_big_number,
+            "−1e9 where nothing may be read": (
+                masked_big_number,
+                masked_big_number_added,
+            ),
             "-inf where nothing may be read": masked_no_guard,
-            "NaN hidden by nan_to_num": masked_nan_gradient,
+            "division by a sum of 0": masked_renormalised,
+            "NaN hidden by nan_to_num": (masked_nan_gradient, masked_nan_output),
+            "mask added as ones": masked_added_as_ones,
+            "0 times -inf": masked_zero_times_inf,
+            "0 read as hidden": masked_zero_is_hidden,
             "no mask": masked_not_at_all,
             "no scale": masked_no_scale,
         },
@@ -340,11 +530,19 @@ EXERCISES = (
         causal_attention,
         causal_inputs,
         {
-            "triu(scores) used as a mask": causal_by_scores,
+            "triu(scores) used as a mask": (causal_by_scores, causal_by_scores_square),
             "upper-left alignment": causal_upper_left,
-            "inverted mask": causal_inverted,
+            "inverted mask": (causal_inverted, causal_inverted_inf),
             "the future instead of the past": causal_future,
-            "a token may not read itself": causal_without_self,
+            "a token may not read itself": (
+                causal_without_self,
+                causal_without_self_inf,
+                causal_without_self_big,
+            ),
+            "the next token is visible": causal_sees_next,
+            "mask after softmax": causal_after_softmax,
+            "0 times -inf": causal_zero_times_inf,
+            "no scale": causal_no_scale,
             "future scores set to 0": causal_zeroed_scores,
             "no mask": causal_no_mask,
         },

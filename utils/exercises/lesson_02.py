@@ -56,8 +56,13 @@ def split_swapped_sizes(x, num_heads):
     return x.unflatten(-1, (-1, num_heads)).transpose(1, 2)
 
 
+def split_heads_first(x, num_heads):
+    """The heads stand before the sentences; the batch is the first axis."""
+    return torch.stack(x.chunk(num_heads, dim=-1))
+
+
 def split_unchanged(x, num_heads):
-    """Nothing was split."""
+    """The heads need an axis of their own."""
     return x
 
 
@@ -90,13 +95,22 @@ def merge_averaged(x):
     return x.mean(dim=1)
 
 
+def merge_summed(x):
+    return x.sum(dim=1)
+
+
+def merge_along_length(x):
+    """The heads stand one after the other as if they were words."""
+    return x.flatten(1, 2)
+
+
 def merge_view(x):
     """view cannot merge these axes: use reshape or flatten."""
     return x.transpose(1, 2).view(x.shape[0], x.shape[2], -1)
 
 
 def merge_unchanged(x):
-    """Nothing was merged."""
+    """The axis of the heads must go into the features."""
     return x
 
 
@@ -195,8 +209,28 @@ def layer_swapped(x, w_q, w_k, w_v, w_o, num_heads):
     return _layer(x, w_q, w_v, w_k, w_o, num_heads)
 
 
+def layer_inputs_not_transposed(x, w_q, w_k, w_v, w_o, num_heads):
+    return _layer(x, w_q.mT, w_k.mT, w_v.mT, w_o, num_heads)
+
+
+def layer_output_not_transposed(x, w_q, w_k, w_v, w_o, num_heads):
+    return _layer(x, w_q, w_k, w_v, w_o.mT, num_heads)
+
+
+def layer_queries_swapped(x, w_q, w_k, w_v, w_o, num_heads):
+    """Rows of the scores are queries: the roles of w_q and w_k differ."""
+    return _layer(x, w_k, w_q, w_v, w_o, num_heads)
+
+
+def layer_over_heads(x, w_q, w_k, w_v, w_o, num_heads):
+    """Without the transpose the heads of one word attend to each other."""
+    q, k, v = ((x @ w.mT).unflatten(-1, (num_heads, -1)) for w in (w_q, w_k, w_v))
+    read = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
+    return read.flatten(2) @ w_o.mT
+
+
 def layer_unchanged(x, *args):
-    """Nothing was attended to."""
+    """No word has read any other."""
     return x
 
 
@@ -236,6 +270,16 @@ def layout_swapped(weight, num_heads):
     return torch.cat([q, v, k])
 
 
+def layout_queries_swapped(weight, num_heads):
+    q, k, v = stacked_from_interleaved(weight, num_heads).chunk(3)
+    return torch.cat([k, q, v])
+
+
+def layout_value_first(weight, num_heads):
+    q, k, v = stacked_from_interleaved(weight, num_heads).chunk(3)
+    return torch.cat([v, q, k])
+
+
 def layout_columns(weight, num_heads):
     """The layout is a matter of the rows, the outputs."""
     columns = weight.unflatten(1, (num_heads, -1)).transpose(1, 2).flatten(1, 2)
@@ -254,6 +298,7 @@ EXERCISES = (
             "no transpose after the split": split_not_moved,
             "head_dim before length": split_key_layout,
             "number and size of the heads swapped": split_swapped_sizes,
+            "heads before the batch": split_heads_first,
             "x as it came": split_unchanged,
         },
     ),
@@ -265,7 +310,8 @@ EXERCISES = (
         {
             "merge without transpose": merge_without_transpose,
             "features of the heads interleaved": merge_interleaved,
-            "averaged heads": merge_averaged,
+            "averaged heads": (merge_averaged, merge_summed),
+            "heads laid along the length": merge_along_length,
             "view of transposed memory": merge_view,
             "x as it came": merge_unchanged,
         },
@@ -285,7 +331,13 @@ EXERCISES = (
             "softmax over the wrong axis": layer_wrong_axis,
             "averaged heads": layer_averaged_heads,
             "one head over all features": layer_one_head,
-            "weights used as (in, out)": layer_weights_not_transposed,
+            "weights used as (in, out)": (
+                layer_weights_not_transposed,
+                layer_inputs_not_transposed,
+                layer_output_not_transposed,
+            ),
+            "queries and keys swapped": layer_queries_swapped,
+            "attention between the heads of a word": layer_over_heads,
             "no output projection": layer_without_output,
             "keys and values swapped": layer_swapped,
             "x as it came": layer_unchanged,
@@ -300,7 +352,11 @@ EXERCISES = (
             "interleaved read as stacked": layout_read_as_stacked,
             "the other direction": layout_other_direction,
             "q, k, v as the fastest axis": layout_view,
-            "keys and values swapped": layout_swapped,
+            "q, k, v in another order": (
+                layout_swapped,
+                layout_queries_swapped,
+                layout_value_first,
+            ),
             "columns moved": layout_columns,
         },
     ),

@@ -54,8 +54,21 @@ def mask_float_of_ones(keep, num_heads):
     return (~keep).repeat_interleave(num_heads, dim=0).float()
 
 
+def mask_head_major_not_flipped(keep, num_heads):
+    return keep.repeat(num_heads, 1, 1)
+
+
+def mask_float_of_keep(keep, num_heads):
+    return keep.repeat_interleave(num_heads, dim=0).float()
+
+
+def mask_integer(keep, num_heads):
+    """PyTorch refuses integer masks: return bool."""
+    return (~keep).repeat_interleave(num_heads, dim=0).int()
+
+
 def mask_unchanged(keep, num_heads):
-    """Neither flipped nor repeated."""
+    """It must be flipped, and repeated for every head."""
     return keep
 
 
@@ -152,8 +165,34 @@ def packed_no_output(x, w, b, out_w, out_b, num_heads):
     return _packed(x, w, b, eye, torch.zeros_like(out_b), num_heads)
 
 
+def packed_no_bias(x, w, b, out_w, out_b, num_heads):
+    """in_proj_bias and the bias of out_proj are both part of the layer."""
+    nothing = torch.zeros_like(b), torch.zeros_like(out_b)
+    return _packed(x, w, nothing[0], out_w, nothing[1], num_heads)
+
+
+def packed_only_out_bias(x, w, b, out_w, out_b, num_heads):
+    eye = torch.eye(x.shape[-1], dtype=x.dtype)
+    return _packed(x, w, b, eye, out_b, num_heads)
+
+
+def packed_out_not_transposed(x, w, b, out_w, out_b, num_heads):
+    """nn.Linear stores (out, in): write x @ weight.T."""
+    return _packed(x, w, b, out_w.mT, out_b, num_heads)
+
+
+def packed_one_head(x, w, b, out_w, out_b, num_heads):
+    """Each head has its own slice of the features: num_heads is not used."""
+    return _packed(x, w, b, out_w, out_b, 1)
+
+
+def packed_length_first(x, *args):
+    """x is (batch, length, embed): words read words of the same sentence."""
+    return torch_attention(x.transpose(0, 1), *args).transpose(0, 1)
+
+
 def packed_unchanged(x, *args):
-    """Nothing was attended to."""
+    """No word has read any other."""
     return x
 
 
@@ -205,6 +244,27 @@ def score_per_query(weights):
     return weights.diagonal(offset=-1, dim1=-2, dim2=-1)
 
 
+def score_sum(weights):
+    """A sum grows with the sentence: take the mean over the queries."""
+    return weights.diagonal(offset=-1, dim1=-2, dim2=-1).sum(dim=-1)
+
+
+def score_two_back(weights):
+    """offset=-2 is the token before the previous one."""
+    return weights.diagonal(offset=-2, dim1=-2, dim2=-1).mean(dim=-1)
+
+
+def score_all_before(weights):
+    """That is the weight on all earlier tokens, not on the one before."""
+    return weights.tril(-1).sum(dim=-1)[:, 1:].mean(dim=-1)
+
+
+def score_wraps_round(weights):
+    """For q = 0 the index q - 1 is -1, the last key: start at the second query."""
+    queries = torch.arange(weights.shape[-1])
+    return weights[:, queries, queries - 1].mean(dim=-1)
+
+
 def score_heads_as_queries(weights):
     """Those are heads and queries."""
     return weights.diagonal(offset=-1, dim1=0, dim2=1).mean(dim=-1)
@@ -217,11 +277,12 @@ EXERCISES = (
         torch_mask,
         mask_inputs,
         {
-            "inverted mask": mask_not_flipped,
+            "inverted mask": (mask_not_flipped, mask_head_major_not_flipped),
             "repeat instead of repeat_interleave": mask_head_major,
             "one mask per sentence": mask_not_repeated,
             "four axes": mask_four_axes,
-            "float mask of ones": mask_float_of_ones,
+            "float mask of ones": (mask_float_of_ones, mask_float_of_keep),
+            "integer mask": mask_integer,
             "keep as it came": mask_unchanged,
         },
     ),
@@ -234,13 +295,17 @@ EXERCISES = (
             "stacked read as interleaved": packed_read_per_head,
             "no in_proj_bias": packed_no_in_bias,
             "no bias of out_proj": packed_no_out_bias,
+            "no bias at all": packed_no_bias,
+            "out_weight used as (in, out)": packed_out_not_transposed,
+            "one head over all features": packed_one_head,
+            "length before batch": packed_length_first,
             "keys and values swapped": packed_swapped,
             "read as key, value, query": packed_key_value_query,
             "no scale": packed_no_scale,
             "√embed_dim": packed_sqrt_embed_dim,
             "reshape without transpose": packed_split_without_transpose,
             "merge without transpose": packed_merge_without_transpose,
-            "no out_proj": packed_no_output,
+            "no out_proj": (packed_no_output, packed_only_out_bias),
             "x as it came": packed_unchanged,
         },
     ),
@@ -251,6 +316,10 @@ EXERCISES = (
         score_inputs,
         {
             "the next token": score_next,
+            "two tokens back": score_two_back,
+            "all earlier tokens": score_all_before,
+            "the first query wraps round": score_wraps_round,
+            "a sum instead of a mean": score_sum,
             "the token itself": score_self,
             "mean over all queries": score_all_queries,
             "averaged heads": score_averaged,
@@ -258,5 +327,6 @@ EXERCISES = (
             "one number per query": score_per_query,
             "diagonal of the first two axes": score_heads_as_queries,
         },
+        gradients=False,
     ),
 )

@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from utils import exercises
+from utils.attention import split_heads
 from utils.exercises import EXERCISES, LESSONS, check, progress
 from utils.exercises.engine import grade, is_untouched
 
 ALL = [pytest.param(e, id=e.name) for e in EXERCISES.values()]
 MISTAKES = [
-    pytest.param(e, said, function, id=f"{e.name} {said}")
+    pytest.param(e, said, why, function, id=f"{e.name} {function.__name__}")
     for e in EXERCISES.values()
-    for said, function in e.mistakes.items()
+    for said, why, function in e.forms()
 ]
 
 
@@ -26,12 +27,12 @@ def test_the_reference_is_solved(exercise):
     assert verdict.solved and verdict.picture is None and verdict.mistake is None
 
 
-@pytest.mark.parametrize("exercise, said, function", MISTAKES)
-def test_every_mistake_is_rejected_by_name(exercise, said, function):
+@pytest.mark.parametrize("exercise, said, why, function", MISTAKES)
+def test_every_mistake_is_rejected_by_name(exercise, said, why, function):
     verdict = grade(exercise, function)
     assert not verdict.solved
     assert verdict.mistake == said
-    assert f"{said!r}. {function.__doc__}" in verdict.message
+    assert f"{said!r}. {why}" in verdict.message and len(why.split()) > 3
 
 
 def test_there_are_enough_exercises_and_mistakes():
@@ -89,6 +90,78 @@ def test_gradients_are_compared():
     assert "gradient of `key`" in part.message and not part.solved
 
 
+def test_right_answers_written_differently_are_right():
+    def with_tensor_scale(q, k, v):
+        return (q @ k.mT / torch.sqrt(torch.tensor(q.shape[-1]))).softmax(-1) @ v
+
+    def with_epsilon(q, k, v, m):
+        w = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~m, -1e9).softmax(-1) * m
+        return w / (w.sum(-1, keepdim=True) + 1e-9) @ v
+
+    def by_logsumexp(scores):
+        return (scores - scores.logsumexp(-1, keepdim=True)).exp()
+
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    for name, function in (
+        ("1.1", by_logsumexp),
+        ("1.1", torch.nn.Softmax(-1)),
+        ("1.2", with_tensor_scale),
+        ("1.2", sdpa),
+        ("1.3", sdpa),
+        ("1.3", with_epsilon),
+        ("3.3", lambda w: torch.tensor([x.diagonal(-1).mean() for x in w]).to(w.dtype)),
+    ):
+        verdict = grade(EXERCISES[name], function)
+        assert verdict.solved, (name, verdict.message)
+
+
+def test_the_mode_of_the_notebook_does_not_matter():
+    exercise = EXERCISES["1.2"]
+    with torch.inference_mode():
+        assert not grade(exercise, lambda *a: exercise.reference(*a).detach()).solved
+
+    def switches_off(*args):
+        torch.set_grad_enabled(False)
+        return exercise.reference(*args)
+
+    grade(exercise, switches_off)
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    "name, says, function",
+    [
+        ("1.1", "Its first part is right", lambda s: (s.softmax(-1), s)),
+        ("1.1", "sparse or nested", lambda s: s.softmax(-1).to_sparse()),
+        ("1.1", "raised SystemExit", lambda s: exit()),
+        ("1.1", "no gradient can be computed", lambda s: s.softmax(-1).exp_().log_()),
+        (
+            "1.2",
+            "edits its argument `query`",
+            lambda q, k, v: q.mul_(2).div_(2) @ k.mT @ v,
+        ),
+        ("2.2", "raised RuntimeError: shape", lambda x: x.reshape(7, 7)),
+        ("2.3", "of attention's (output, weights) take", lambda x, *_: split((x, x))),
+        ("1.1", "are NaN", lambda s: s.softmax(-1) / 0 * 0),
+    ],
+)
+def test_odd_answers_get_a_sentence(name, says, function):
+    verdict = grade(EXERCISES[name], function)
+    assert not verdict.solved and verdict.mistake is None and says in verdict.message
+
+
+def split(x):
+    return split_heads(x, 2)
+
+
+def test_what_is_not_finite_is_said_in_the_alt_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr("utils.exercises.engine.show", lambda _, alt: shown.append(alt))
+    verdict = grade(EXERCISES["1.1"], lambda s: s.softmax(-1) / (s > 0).float())
+    exercises.draw(*verdict.picture)
+    assert "of your 4 values are NaN or infinite." in shown[0]
+
+
 def untouched_stub(query, key, value):
     """A stub, with its docstring."""
     ...
@@ -138,7 +211,7 @@ def test_the_drawing_is_displayed_with_its_gap(monkeypatch):
     shown = []
     monkeypatch.setattr("utils.exercises.engine.show", lambda _, alt: shown.append(alt))
     exercises.draw(torch.zeros(2, 3), torch.full((2, 3), 0.25))
-    assert shown == ["Expected and your output differ by at most 0.250."]
+    assert shown == ["Expected and your output differ by at most 0.25."]
 
 
 def test_progress_counts_the_lessons_you_are_in(capsys, monkeypatch):
