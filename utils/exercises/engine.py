@@ -69,6 +69,12 @@ class Run:
     backward_error: Exception | None = None
 
 
+def randn(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """Return normal random numbers for a trial, the same ones in every precision."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
 def grade(exercise: Exercise, function: Callable) -> Verdict:
     """Return the verdict on one answer; prints and draws nothing."""
     if is_untouched(function):

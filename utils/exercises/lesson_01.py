@@ -7,13 +7,7 @@ from torch import Tensor
 
 from utils.attention import causal_mask
 from utils.attention import scaled_dot_product_attention as reference_attention
-from utils.exercises.engine import Exercise
-
-
-def _randn(*shape, seed, dtype) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
+from utils.exercises.engine import Exercise, randn
 
 # --- 1.1 softmax ------------------------------------------------------------------
 
@@ -25,9 +19,9 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def softmax_inputs(dtype):
-    yield {"scores": _randn(4, seed=0, dtype=dtype)}
-    yield {"scores": _randn(3, 5, seed=1, dtype=dtype)}
-    yield {"scores": _randn(2, 3, 3, seed=2, dtype=dtype) * 3}
+    yield {"scores": randn(4, seed=0, dtype=dtype)}
+    yield {"scores": randn(3, 5, seed=1, dtype=dtype)}
+    yield {"scores": randn(2, 3, 3, seed=2, dtype=dtype) * 3}
     far_apart = torch.tensor([[1000.0, 1001.0, 999.0], [-2000.0, -2000.0, -2001.0]])
     yield {"scores": far_apart.to(dtype)}
     lonely = torch.tensor([[0.0, 2000.0, 0.0], [0.0, -2000.0, 0.0], [3.0, 1.0, 2.0]])
@@ -108,9 +102,9 @@ def attention_inputs(dtype):
         [((), 3, 3, 4, 4), ((2,), 4, 6, 9, 5), ((2, 3), 5, 5, 8, 8)]
     ):
         yield {
-            "query": _randn(*leading, queries, dim, seed=seed, dtype=dtype),
-            "key": _randn(*leading, keys, dim, seed=seed + 10, dtype=dtype),
-            "value": _randn(*leading, keys, value_dim, seed=seed + 20, dtype=dtype),
+            "query": randn(*leading, queries, dim, seed=seed, dtype=dtype),
+            "key": randn(*leading, keys, dim, seed=seed + 10, dtype=dtype),
+            "value": randn(*leading, keys, value_dim, seed=seed + 20, dtype=dtype),
         }
 
 
@@ -225,7 +219,7 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) ->
 
 def masked_inputs(dtype):
     trials = list(attention_inputs(dtype))
-    some = _randn(4, 6, seed=3, dtype=dtype) > -0.3
+    some = randn(4, 6, seed=3, dtype=dtype) > -0.3
     some[0], some[:, 0] = True, True
     yield trials[0] | {"mask": causal_mask(3)}
     yield trials[1] | {"mask": some}
@@ -236,8 +230,8 @@ def masked_inputs(dtype):
     zeros = torch.zeros(4, 8, dtype=dtype)  # every score is exactly 0
     yield {
         "query": zeros,
-        "key": _randn(4, 8, seed=5, dtype=dtype),
-        "value": _randn(4, 6, seed=6, dtype=dtype),
+        "key": randn(4, 8, seed=5, dtype=dtype),
+        "value": randn(4, 6, seed=6, dtype=dtype),
         "mask": causal_mask(4),
     }
 
@@ -340,15 +334,15 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def causal_inputs(dtype):
     for seed, (leading, queries, keys) in enumerate([((), 4, 4), ((2,), 3, 5)]):
         yield {
-            "query": _randn(*leading, queries, 8, seed=seed, dtype=dtype),
-            "key": _randn(*leading, keys, 8, seed=seed + 10, dtype=dtype),
-            "value": _randn(*leading, keys, 6, seed=seed + 20, dtype=dtype),
+            "query": randn(*leading, queries, 8, seed=seed, dtype=dtype),
+            "key": randn(*leading, keys, 8, seed=seed + 10, dtype=dtype),
+            "value": randn(*leading, keys, 6, seed=seed + 20, dtype=dtype),
         }
     zeros = torch.zeros(4, 8, dtype=dtype)  # every score is exactly 0
     yield {
         "query": zeros,
-        "key": _randn(4, 8, seed=5, dtype=dtype),
-        "value": _randn(4, 6, seed=6, dtype=dtype),
+        "key": randn(4, 8, seed=5, dtype=dtype),
+        "value": randn(4, 6, seed=6, dtype=dtype),
     }
 
 

@@ -6,14 +6,9 @@ from torch import Tensor
 from utils.attention import merge_heads as reference_merge
 from utils.attention import scaled_dot_product_attention
 from utils.attention import split_heads as reference_split
-from utils.exercises.engine import Exercise
+from utils.exercises.engine import Exercise, randn
 
 SIZES = [(2, 6, 3, 4), (3, 4, 2, 6), (1, 5, 4, 4)]  # batch, length, heads, head_dim
-
-
-def _randn(*shape, seed, dtype) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 # --- 2.1 split --------------------------------------------------------------------
@@ -26,7 +21,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 def split_inputs(dtype):
     for seed, (batch, length, heads, dim) in enumerate(SIZES):
-        x = _randn(batch, length, heads * dim, seed=seed, dtype=dtype)
+        x = randn(batch, length, heads * dim, seed=seed, dtype=dtype)
         yield {"x": x, "num_heads": heads}
 
 
@@ -76,7 +71,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 def merge_inputs(dtype):
     for seed, (batch, length, heads, dim) in enumerate(SIZES):
-        yield {"x": _randn(batch, heads, length, dim, seed=seed, dtype=dtype)}
+        yield {"x": randn(batch, heads, length, dim, seed=seed, dtype=dtype)}
 
 
 def merge_without_transpose(x):
@@ -130,10 +125,10 @@ def layer_inputs(dtype):
     for seed, (batch, length, heads, dim) in enumerate(SIZES):
         embed = heads * dim
         weights = {
-            name: _randn(embed, embed, seed=seed + i, dtype=dtype) / embed**0.5 * 2
+            name: randn(embed, embed, seed=seed + i, dtype=dtype) / embed**0.5 * 2
             for i, name in enumerate(("w_q", "w_k", "w_v", "w_o"), start=10)
         }
-        x = _randn(batch, length, embed, seed=seed, dtype=dtype)
+        x = randn(batch, length, embed, seed=seed, dtype=dtype)
         yield {"x": x, **weights, "num_heads": heads}
 
 
@@ -245,7 +240,7 @@ def stacked_from_interleaved(weight: Tensor, num_heads: int) -> Tensor:
 
 def layout_inputs(dtype):
     for seed, (_, _, heads, dim) in enumerate(SIZES):
-        weight = _randn(3 * heads * dim, heads * dim, seed=seed, dtype=dtype)
+        weight = randn(3 * heads * dim, heads * dim, seed=seed, dtype=dtype)
         yield {"weight": weight, "num_heads": heads}
 
 

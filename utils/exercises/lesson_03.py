@@ -4,14 +4,8 @@ import torch
 from torch import Tensor
 
 from utils.attention import merge_heads, scaled_dot_product_attention, split_heads
-from utils.exercises.engine import Exercise
+from utils.exercises.engine import Exercise, randn
 from utils.exercises.lesson_02 import merge_without_transpose, split_without_transpose
-
-
-def _randn(*shape, seed, dtype) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
 
 # --- 3.1 masks --------------------------------------------------------------------
 
@@ -25,7 +19,7 @@ def mask_inputs(dtype):
     for seed, (batch, queries, keys, heads) in enumerate(
         [(2, 3, 4, 3), (3, 3, 3, 2), (1, 2, 5, 4)]
     ):
-        keep = _randn(batch, queries, keys, seed=seed, dtype=dtype) > 0
+        keep = randn(batch, queries, keys, seed=seed, dtype=dtype) > 0
         yield {"keep": keep, "num_heads": heads}
 
 
@@ -94,11 +88,11 @@ def packed_inputs(dtype):
     for seed, (batch, length, heads, dim) in enumerate([(2, 6, 3, 4), (3, 4, 2, 6)]):
         embed = heads * dim
         yield {
-            "x": _randn(batch, length, embed, seed=seed, dtype=dtype),
-            "in_proj_weight": _randn(3 * embed, embed, seed=seed + 10, dtype=dtype) / 2,
-            "in_proj_bias": _randn(3 * embed, seed=seed + 20, dtype=dtype),
-            "out_weight": _randn(embed, embed, seed=seed + 30, dtype=dtype) / 2,
-            "out_bias": _randn(embed, seed=seed + 40, dtype=dtype),
+            "x": randn(batch, length, embed, seed=seed, dtype=dtype),
+            "in_proj_weight": randn(3 * embed, embed, seed=seed + 10, dtype=dtype) / 2,
+            "in_proj_bias": randn(3 * embed, seed=seed + 20, dtype=dtype),
+            "out_weight": randn(embed, embed, seed=seed + 30, dtype=dtype) / 2,
+            "out_bias": randn(embed, seed=seed + 40, dtype=dtype),
             "num_heads": heads,
         }
 
@@ -209,7 +203,7 @@ def previous_token_score(weights: Tensor) -> Tensor:
 
 def score_inputs(dtype):
     for seed, (heads, length) in enumerate([(3, 5), (4, 4), (2, 8)]):
-        weights = _randn(heads, length, length, seed=seed, dtype=dtype).softmax(dim=-1)
+        weights = randn(heads, length, length, seed=seed, dtype=dtype).softmax(dim=-1)
         yield {"weights": weights}
 
 
