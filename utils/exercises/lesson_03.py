@@ -1,4 +1,4 @@
-"""Exercises of notebook 03: PyTorch's masks, its packed weights, a head's score."""
+"""Exercises of notebook 03: PyTorch's packed weights, its masks, a head's score."""
 
 import torch
 from torch import Tensor
@@ -7,66 +7,7 @@ from utils.attention import merge_heads, scaled_dot_product_attention, split_hea
 from utils.exercises.engine import Exercise, randn
 from utils.exercises.lesson_02 import merge_without_transpose, split_without_transpose
 
-# --- 3.1 masks --------------------------------------------------------------------
-
-
-def torch_mask(keep: Tensor, num_heads: int) -> Tensor:
-    """The reference: keep (batch, L, S) as blocked (batch * heads, L, S)."""
-    return ~keep.repeat_interleave(num_heads, dim=0)
-
-
-def mask_inputs(dtype):
-    for seed, (batch, queries, keys, heads) in enumerate(
-        [(2, 3, 4, 3), (3, 3, 3, 2), (1, 2, 5, 4)]
-    ):
-        keep = randn(batch, queries, keys, seed=seed, dtype=dtype) > 0
-        yield {"keep": keep, "num_heads": heads}
-
-
-def mask_not_flipped(keep, num_heads):
-    """There True means blocked; here it means may be read."""
-    return keep.repeat_interleave(num_heads, dim=0)
-
-
-def mask_head_major(keep, num_heads):
-    """Row n * heads + h must belong to sentence n."""
-    return ~keep.repeat(num_heads, 1, 1)
-
-
-def mask_not_repeated(keep, num_heads):
-    """PyTorch wants one per sentence and head."""
-    return ~keep
-
-
-def mask_four_axes(keep, num_heads):
-    """PyTorch wants (batch * heads, L, S)."""
-    return ~keep[:, None].repeat(1, num_heads, 1, 1)
-
-
-def mask_float_of_ones(keep, num_heads):
-    """A float mask is added to the scores: 1.0 hides nothing."""
-    return (~keep).repeat_interleave(num_heads, dim=0).float()
-
-
-def mask_head_major_not_flipped(keep, num_heads):
-    return keep.repeat(num_heads, 1, 1)
-
-
-def mask_float_of_keep(keep, num_heads):
-    return keep.repeat_interleave(num_heads, dim=0).float()
-
-
-def mask_integer(keep, num_heads):
-    """PyTorch refuses integer masks: return bool."""
-    return (~keep).repeat_interleave(num_heads, dim=0).int()
-
-
-def mask_unchanged(keep, num_heads):
-    """It must be flipped, and repeated for every head."""
-    return keep
-
-
-# --- 3.2 the packed weights -------------------------------------------------------
+# --- 3.1 the packed weights -------------------------------------------------------
 
 
 def torch_attention(
@@ -190,6 +131,65 @@ def packed_unchanged(x, *args):
     return x
 
 
+# --- 3.2 masks --------------------------------------------------------------------
+
+
+def torch_mask(keep: Tensor, num_heads: int) -> Tensor:
+    """The reference: keep (batch, L, S) as blocked (batch * heads, L, S)."""
+    return ~keep.repeat_interleave(num_heads, dim=0)
+
+
+def mask_inputs(dtype):
+    for seed, (batch, queries, keys, heads) in enumerate(
+        [(2, 3, 4, 3), (3, 3, 3, 2), (1, 2, 5, 4)]
+    ):
+        keep = randn(batch, queries, keys, seed=seed, dtype=dtype) > 0
+        yield {"keep": keep, "num_heads": heads}
+
+
+def mask_not_flipped(keep, num_heads):
+    """There True means blocked; here it means may be read."""
+    return keep.repeat_interleave(num_heads, dim=0)
+
+
+def mask_head_major(keep, num_heads):
+    """Row n * heads + h must belong to sentence n."""
+    return ~keep.repeat(num_heads, 1, 1)
+
+
+def mask_not_repeated(keep, num_heads):
+    """PyTorch wants one per sentence and head."""
+    return ~keep
+
+
+def mask_four_axes(keep, num_heads):
+    """PyTorch wants (batch * heads, L, S)."""
+    return ~keep[:, None].repeat(1, num_heads, 1, 1)
+
+
+def mask_float_of_ones(keep, num_heads):
+    """A float mask is added to the scores: 1.0 hides nothing."""
+    return (~keep).repeat_interleave(num_heads, dim=0).float()
+
+
+def mask_head_major_not_flipped(keep, num_heads):
+    return keep.repeat(num_heads, 1, 1)
+
+
+def mask_float_of_keep(keep, num_heads):
+    return keep.repeat_interleave(num_heads, dim=0).float()
+
+
+def mask_integer(keep, num_heads):
+    """PyTorch refuses integer masks: return bool."""
+    return (~keep).repeat_interleave(num_heads, dim=0).int()
+
+
+def mask_unchanged(keep, num_heads):
+    """It must be flipped, and repeated for every head."""
+    return keep
+
+
 # --- 3.3 a head's score -----------------------------------------------------------
 
 
@@ -267,21 +267,6 @@ def score_heads_as_queries(weights):
 EXERCISES = (
     Exercise(
         "3.1",
-        "A mask for nn.MultiheadAttention",
-        torch_mask,
-        mask_inputs,
-        {
-            "inverted mask": (mask_not_flipped, mask_head_major_not_flipped),
-            "repeat instead of repeat_interleave": mask_head_major,
-            "one mask per sentence": mask_not_repeated,
-            "four axes": mask_four_axes,
-            "float mask of ones": (mask_float_of_ones, mask_float_of_keep),
-            "integer mask": mask_integer,
-            "keep as it came": mask_unchanged,
-        },
-    ),
-    Exercise(
-        "3.2",
         "nn.MultiheadAttention from its weights",
         torch_attention,
         packed_inputs,
@@ -301,6 +286,21 @@ EXERCISES = (
             "merge without transpose": packed_merge_without_transpose,
             "no out_proj": (packed_no_output, packed_only_out_bias),
             "x as it came": packed_unchanged,
+        },
+    ),
+    Exercise(
+        "3.2",
+        "A mask for nn.MultiheadAttention",
+        torch_mask,
+        mask_inputs,
+        {
+            "inverted mask": (mask_not_flipped, mask_head_major_not_flipped),
+            "repeat instead of repeat_interleave": mask_head_major,
+            "one mask per sentence": mask_not_repeated,
+            "four axes": mask_four_axes,
+            "float mask of ones": (mask_float_of_ones, mask_float_of_keep),
+            "integer mask": mask_integer,
+            "keep as it came": mask_unchanged,
         },
     ),
     Exercise(
