@@ -108,7 +108,7 @@ def said(output):
 
 def read(html):
     """The words that a page shows of a piece of HTML."""
-    return unescape(re.sub(r"<[^>]*>", "", text(html)))
+    return unescape(re.sub(r"<[^>]*>", "", text(html))).replace("\xa0", " ")
 
 
 def prose(markdown):
