@@ -4,6 +4,7 @@ attention.py    scaled dot-product attention and the multi-head layer: the subje
 masks.py        who may read whom: causal, padding, and how a mask is read
 checks.py       the errors that speak
 exchange.py     weights from and to nn.MultiheadAttention
+captions.py     the words under a picture
 plotting.py     house style, show(figure, caption), heatmaps, grids of heads
 pretrained.py   find, verify and load the files of a pretrained encoder
 benchmark.py    speed as a ratio, measured only after an equality check
@@ -11,8 +12,8 @@ exercises/      check, progress, answer, and the exercises of each lesson
 
 Imports run one way:
 
-    checks <- masks <- attention <- exercises -> plotting
+    checks <- masks <- attention <- exercises -> plotting -> captions
                        attention -> exchange
 
-plotting, pretrained, benchmark, exchange and checks know nobody here.
+pretrained and benchmark stand alone: they know nobody here.
 """
