@@ -11,6 +11,14 @@ from utils.exercises.running import LIMIT, Run, TooLong
 
 VALUES_DIFFER = "the values differ: "
 WHOLE = "your output"
+ERROR_HINTS = {  # what PyTorch says -> what it means for somebody who learns
+    r"shape of the mask .* does not match": (
+        "x[mask] = ... does not broadcast the mask; x.masked_fill(mask, ...) does."
+    ),
+    r"same dtype|expected scalar type|dtype.* mismatch": (
+        "A new tensor takes the type of an input with dtype=x.dtype."
+    ),
+}
 
 
 def difference(expected: Run, yours: Run) -> str | None:
@@ -54,7 +62,9 @@ def _error_difference(expected: BaseException | None, yours: Run) -> str | None:
         return None
     text = str(error).strip().split("\n")[0]
     said = f"your function raised {type(error).__name__}"
-    return f"{said}: {text}{_in(yours.line)}" if text else f"{said}.{_in(yours.line)}"
+    said = f"{said}: {text}" if text else f"{said}."
+    hints = [hint for words, hint in ERROR_HINTS.items() if re.search(words, text)]
+    return "".join([said, *(f"\n  {hint}" for hint in hints), _in(yours.line)])
 
 
 def _in(line: str) -> str:
@@ -180,11 +190,9 @@ def _backward_error(yours: Run) -> str:
     if isinstance(error, TooLong):
         return f"{said}the backward pass had not finished after {LIMIT:g} seconds."
     if "inplace operation" in str(error):
-        return (
-            f"{said}a tensor was overwritten that the backward pass needs. Build a new "
-            "one: w = w / s instead of w /= s, torch.where or masked_fill instead of "
-            "w[...] = 0."
-        )
+        said += "a tensor was overwritten that the backward pass needs. "
+        said += "Build a new one: w = w / s instead of w /= s, torch.where or "
+        return f"{said}masked_fill instead of w[...] = 0.{_in(yours.line)}"
     text = str(error).strip().split("\n")[0]
     said += f"the backward pass raised {type(error).__name__}: {text}"
     return said + _in(yours.line)
@@ -210,7 +218,9 @@ def _where(expected: Tensor, yours: Tensor) -> str:
         return f"{int(yours.isinf().sum())} of {yours.numel()} are infinite."
     gap = (yours - expected).abs()
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
-    a, b = f"{expected[at]:.3f}", f"{yours[at]:.3f}"
-    if a == b:
-        a, b = f"{expected[at]:.7g}", f"{yours[at]:.7g}"
+    a, b = expected[at].item(), yours[at].item()
+    if isinstance(a, int):
+        return f"at {list(at)} expected {a}, yours {b}."
+    short = f"{a:.3f}" != f"{b:.3f}"
+    a, b = (f"{x:.3f}" if short else f"{x:.7g}" for x in (a, b))
     return f"at {list(at)} expected {a}, yours {b}."

@@ -1,0 +1,295 @@
+"""Finds what a wrong answer did: a slip, a known mistake, or both.
+
+A name is a claim, so each has to be earned on every input that can speak for it:
+
+1. A known mistake did exactly the same, gradients and errors included.
+2. A slip: with nothing changed but, say, `keepdim=True`, the answer is right.
+3. A slip and a known mistake: with that change it equals the mistake.
+4. A known mistake with another fault beside it: the outputs are equal wherever the
+   answer gives one that is finite, or on most inputs, and no other mistake comes close.
+"""
+
+import contextlib
+import functools
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from utils.exercises.compare import (
+    VALUES_DIFFER,
+    alike,
+    difference,
+    output_difference,
+    same,
+)
+from utils.exercises.running import Run, run, tensors
+
+Edit = Callable[[Callable, tuple, dict], tuple | None]
+Form = tuple[str, str, Callable]  # mistake, why, function
+
+REDUCTIONS = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "prod", "all"}
+SOFTMAX = {"softmax", "log_softmax"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial: its arguments, what should have happened, what the answer did."""
+
+    inputs: dict
+    should: Run
+    did: Run
+
+    @property
+    def said(self) -> str | None:
+        return difference(self.should, self.did)
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of a mistake, and the sentence that claims it."""
+
+    mistake: str
+    sentence: str
+
+
+def name(
+    function: Callable, trials: list[Trial], forms: Iterable[Form], gradients: bool
+) -> Name | None:
+    """Return what the learner did, or None where nothing can be claimed."""
+    known = _Known(list(forms), trials, gradients)
+    exact = known.exactly(lambda at: trials[at].did)
+    if exact:
+        mistake, why = exact
+        return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
+    if not any(True for t in trials for _ in tensors(t.should.output)):
+        return None  # a few words in common prove nothing
+    return _slip(function, known) or known.nearly()
+
+
+# --- known mistakes ---------------------------------------------------------------
+
+
+class _Known:
+    """The known mistakes of an exercise; each is run on an input once, when needed."""
+
+    def __init__(self, forms: list[Form], trials: list[Trial], gradients: bool):
+        self.forms, self.trials, self.gradients = forms, trials, gradients
+        wrong = [i for i, trial in enumerate(trials) if trial.said is not None]
+        right = [i for i, trial in enumerate(trials) if trial.said is None]
+        self.order = wrong + right  # what is wrong tells mistakes apart soonest
+        self.run = functools.cache(self._run)
+
+    def _run(self, form: int, at: int) -> Run:
+        return run(self.forms[form][2], self.trials[at].inputs, self.gradients)
+
+    def exactly(self, did: Callable[[int], Run]) -> tuple[str, str] | None:
+        """Return (mistake, why) of the first that did the same everywhere."""
+        for form, (mistake, why, _) in enumerate(self.forms):
+            if all(alike(self.run(form, at), did(at)) for at in self.order):
+                return mistake, why
+        return None
+
+    def nearly(self) -> Name | None:
+        """Return the one mistake that did the same where it can be compared."""
+        found: dict[str, tuple[int, bool, str]] = {}
+        for form, (mistake, why, _) in enumerate(self.forms):
+            near = self._near(form)
+            if near and near > found.get(mistake, (0,))[:2]:
+                found[mistake] = (*near, why)
+        best = max((near[:2] for near in found.values()), default=None)
+        names = [mistake for mistake, near in found.items() if near[:2] == best]
+        if len(names) != 1:  # two that come equally close: neither is the name
+            return None
+        (mistake,), (count, _, why) = names, found[names[0]]
+        claim = (
+            f"On {count} of {len(self.trials)} inputs its output is that of a known "
+        )
+        claim += f"mistake, {mistake!r}. {why} (It is not the only fault.)"
+        return Name(mistake, claim)
+
+    def _near(self, form: int) -> tuple[int, bool] | None:
+        """Return on how many inputs the outputs are equal, and whether on all.
+
+        None if that proves nothing: if the answer is right where the mistake is wrong,
+        if the first wrong output is another one, or most are.
+        """
+        equal, others = 0, 0
+        for at, trial in enumerate(self.trials):
+            if trial.did.error is not None:
+                continue
+            mistaken = self.run(form, at)
+            agrees = _agrees(trial, mistaken)
+            wrong = _wrong_numbers(trial)
+            if not wrong and not agrees:
+                return None
+            if wrong and agrees:
+                equal += 1
+            elif wrong:
+                others += 1
+                if not equal:
+                    return None
+        return (equal, not others) if equal > others else None
+
+
+def _output(trial: Trial, output) -> object:
+    """Return an output without what was packed or cast around it."""
+    target = trial.should.output
+    if not isinstance(target, Tensor):
+        return output
+    if isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if isinstance(output, Tensor) and output.dtype.is_floating_point:
+        return output.to(target.dtype) if target.is_floating_point() else output
+    return output
+
+
+def _wrong_numbers(trial: Trial) -> bool:
+    """Whether the output is wrong even where it is finite (NaN looks like any NaN)."""
+    target, did = trial.should.output, _output(trial, trial.did.output)
+    said = output_difference(target, did)
+    if said is None or not said.startswith(VALUES_DIFFER):
+        return said is not None
+    finite = did.isfinite()
+    return not same(did[finite], target[finite])
+
+
+def _agrees(trial: Trial, mistaken: Run) -> bool:
+    """Whether the outputs are equal wherever the learner's is finite."""
+    if mistaken.error is not None:
+        return False
+    yours, known = _output(trial, trial.did.output), _output(trial, mistaken.output)
+    said = output_difference(known, yours)
+    if said is None or not said.startswith(VALUES_DIFFER):
+        return said is None
+    finite = yours.isfinite()
+    return same(yours[finite], known[finite])
+
+
+# --- slips ------------------------------------------------------------------------
+
+
+class _Edited(TorchFunctionMode):
+    """While active, calls of PyTorch are edited; `used` says whether one was."""
+
+    def __init__(self, edit: Edit):
+        super().__init__()
+        self.edit, self.used = edit, False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        edited = self.edit(func, args, kwargs or {})
+        if edited is None:
+            return func(*args, **(kwargs or {}))
+        self.used = True
+        func, args, kwargs = edited
+        return func(*args, **kwargs)
+
+    def around(self, function: Callable) -> Callable:
+        """Return the function, run with its calls edited."""
+
+        def edited(*args):
+            with self:
+                return function(*args)
+
+        return edited
+
+
+def _slip(function: Callable, known: _Known) -> Name | None:
+    """Return the slip without which the answer is right, or a known mistake."""
+    for slip, (why, edit) in SLIPS.items():
+        mode = _Edited(edit)
+
+        @functools.cache
+        def did(at: int, mode=mode) -> Run:
+            with contextlib.redirect_stdout(io.StringIO()):
+                inputs = known.trials[at].inputs
+                return run(mode.around(function), inputs, known.gradients)
+
+        did(known.order[0])
+        if not mode.used:
+            continue
+        if all(
+            difference(known.trials[at].should, did(at)) is None for at in known.order
+        ):
+            return Name(slip, f"{why} Nothing else is wrong.")
+        exact = known.exactly(did)
+        if exact:
+            mistake, other = exact
+            also = f"Without that, it equals a known mistake, {mistake!r}. {other}"
+            return Name(slip, f"{why} {also}")
+    return None
+
+
+def _dim(args: tuple, kwargs: dict) -> object:
+    """Return the axis that a call names, or None."""
+    positional = args[1] if len(args) > 1 and not isinstance(args[1], Tensor) else None
+    return kwargs.get("dim", kwargs.get("axis", positional))
+
+
+def _keepdim(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    reduces = func.__name__ in REDUCTIONS and _dim(args, kwargs) is not None
+    if not reduces or "keepdim" in kwargs or len(args) > 2:
+        return None
+    return func, args, kwargs | {"keepdim": True}
+
+
+def _last_axis(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    dim = _dim(args, kwargs)
+    reduces = func.__name__ in REDUCTIONS and dim is not None
+    if not (reduces or func.__name__ in SOFTMAX) or dim == -1:
+        return None
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("dim", "axis")}
+    if len(args) > 1:
+        return func, (args[0], -1, *args[2:]), kwargs
+    return func, args, kwargs | {"dim": -1}
+
+
+def _reshape(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    if func.__name__ != "view" or kwargs or isinstance(args[1], torch.dtype):
+        return None
+    return torch.Tensor.reshape, args, kwargs
+
+
+def _opposite_mask(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    mask = {"masked_fill": 1, "masked_fill_": 1, "where": 0}.get(func.__name__)
+    if mask is None or len(args) < 3:
+        return None
+    if func is torch.Tensor.where:
+        mask = 1
+    if not isinstance(args[mask], Tensor) or args[mask].dtype != torch.bool:
+        return None
+    return func, (*args[:mask], ~args[mask], *args[mask + 1 :]), kwargs
+
+
+def _attached(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    if func.__name__ != "detach" and func is not torch.Tensor.data.__get__:
+        return None
+    return (lambda tensor: tensor), args[:1], {}
+
+
+SLIPS: dict[str, tuple[str, Edit]] = {
+    "keepdim=True forgotten": (
+        "keepdim=True is missing in a sum or maximum: without it the result does not "
+        "line up with the rows it came from.",
+        _keepdim,
+    ),
+    "another axis than the last": (
+        "A softmax, sum or maximum runs over another axis than the last (dim=-1).",
+        _last_axis,
+    ),
+    "view of transposed memory": (
+        "view cannot join axes that a transpose has moved apart; reshape can.",
+        _reshape,
+    ),
+    "the mask the wrong way round": (
+        "masked_fill or where is given the opposite of the mask that it needs.",
+        _opposite_mask,
+    ),
+    "a gradient cut by detach": (
+        ".detach() or .data cuts off the gradient.",
+        _attached,
+    ),
+}
