@@ -104,7 +104,8 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     named = name(function, tried, exercise.forms(), gradients)
     if named is None:
         return Verdict(NOT_YET, message, None, drawn)
-    return Verdict(NOT_YET, f"{named.sentence}\n  {message}", named.mistake, drawn)
+    message = f"{named.sentence}\n  {message}" if named.sentence else message
+    return Verdict(NOT_YET, message, named.mistake, drawn)
 
 
 def _runs(function: Callable, trials: list[dict], gradients: bool) -> list[Run]:

@@ -3,8 +3,9 @@
 A name is a claim, so each has to be earned on every input that can speak for it:
 
 1. A known mistake did exactly the same, gradients and errors included.
-2. A slip: with nothing changed but, say, `keepdim=True`, the answer is right.
-3. A slip and a known mistake: with that change it equals the mistake.
+2. The difference itself says it: a tuple, another order of the axes, ...
+3. A slip: with nothing changed but, say, `keepdim=True`, the answer is right.
+   Or with that change it equals a known mistake.
 4. A known mistake with another fault beside it: the outputs are equal wherever the
    answer gives one that is finite, or on most inputs, and no other mistake comes close.
 """
@@ -12,6 +13,8 @@ A name is a claim, so each has to be earned on every input that can speak for it
 import contextlib
 import functools
 import io
+import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -20,9 +23,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from utils.exercises.compare import (
+    CUT_OFF,
+    EDITS,
+    FIRST_IS_RIGHT,
+    OVERWRITTEN,
+    RETURN_MISSING,
     VALUES_DIFFER,
     alike,
     difference,
+    hint,
     output_difference,
     same,
 )
@@ -53,7 +62,7 @@ class Name:
     """The name of a mistake, and the sentence that claims it."""
 
     mistake: str
-    sentence: str
+    sentence: str = ""  # empty if the difference says it already
 
 
 def name(
@@ -67,7 +76,7 @@ def name(
         return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
     if not any(True for t in trials for _ in tensors(t.should.output)):
         return None  # a few words in common prove nothing
-    return _slip(function, known) or known.nearly()
+    return _evident(trials) or _slip(function, known) or known.nearly()
 
 
 # --- known mistakes ---------------------------------------------------------------
@@ -132,7 +141,7 @@ class _Known:
                 others += 1
                 if not equal:
                     return None
-        return (equal, not others) if equal > others else None
+        return (equal, not others) if equal and equal >= others else None
 
 
 def _output(trial: Trial, output) -> object:
@@ -165,8 +174,96 @@ def _agrees(trial: Trial, mistaken: Run) -> bool:
     said = output_difference(known, yours)
     if said is None or not said.startswith(VALUES_DIFFER):
         return said is None
-    finite = yours.isfinite()
-    return same(yours[finite], known[finite])
+    finite, target = yours.isfinite(), trial.should.output
+    comparable = isinstance(target, Tensor) and yours.dtype == target.dtype
+    return comparable and same(yours[finite], known[finite])
+
+
+# --- what the difference itself says ----------------------------------------------
+
+
+def _evident(trials: list[Trial]) -> Name | None:
+    """Return what is said on every input on which the answer is wrong."""
+    found = [_said(trial) for trial in trials if trial.said is not None]
+    names = {name and name.mistake for name in found}
+    return found[0] if len(names) == 1 else None
+
+
+def _said(trial: Trial) -> Name | None:
+    said, did, target = trial.said, trial.did, trial.should.output
+    if did.error is not None:
+        known = hint(did.error)
+        return Name(known[0]) if known else None
+    if said.startswith(EDITS) and output_difference(target, did.output) is None:
+        return Name("an argument edited in place")
+    for words, mistake in SAID.items():
+        if words in said:
+            return Name(mistake)
+    return None if said.startswith(EDITS) else _rearranged(target, did.output)
+
+
+SAID = {  # words of a difference -> what was done
+    RETURN_MISSING: "no return",
+    FIRST_IS_RIGHT: "more returned than was asked for",
+    OVERWRITTEN: "a tensor overwritten that the gradient needs",
+    CUT_OFF: "a gradient cut off",
+}
+
+
+def _rearranged(target, output) -> Name | None:
+    """Return in what form the right numbers came, if they did."""
+    if not (type(output) is Tensor and isinstance(target, Tensor)):
+        return None
+    if output.layout != torch.strided or output.device != target.device:
+        return None
+    if output.numel() != target.numel() or _equal(output, target):
+        return None
+    if output.dtype != target.dtype:
+        if target.dtype != torch.bool and _equal(output.to(target.dtype), target):
+            return Name("another dtype", "Your numbers are right, but not their type.")
+        return None
+    if output.dim() == target.dim() <= 4:
+        for order in itertools.permutations(range(output.dim())):
+            if _equal(output.permute(order), target):
+                claim = "Your numbers are right, but their axes stand in another order."
+                return Name("axes in another order", claim)
+    if output.shape != target.shape:
+        if _equal(output.reshape(target.shape), target):
+            claim = (
+                "Your numbers are right, and so is their order, but not their shape."
+            )
+            return Name("right numbers in another shape", claim)
+        return None
+    return _opposite(target, output) or _multiple(target, output)
+
+
+def _opposite(target: Tensor, output: Tensor) -> Name | None:
+    if target.dtype != torch.bool or not torch.equal(~output, target):
+        return None
+    return Name("True and False exchanged", "True stands where False should, always.")
+
+
+def _multiple(target: Tensor, output: Tensor) -> Name | None:
+    """Return that every number is the same multiple of the expected one, if it is."""
+    if not target.is_floating_point() or target.numel() < 2:
+        return None
+    factor = float((output * target).sum() / (target * target).sum())
+    if not math.isfinite(factor) or abs(factor) < 1e-3:
+        return None
+    if not _equal(output / factor, target):
+        return None
+    claim = f"Every number is {factor:.4g} times the expected one."
+    return Name("right but for a factor", claim)
+
+
+def _equal(output: Tensor, target: Tensor) -> bool:
+    """Whether two tensors are equal, as far as the smaller precision can tell."""
+    if output.shape != target.shape:
+        return False
+    rough = output.dtype in (torch.float16, torch.bfloat16)
+    tolerance = 1e-2 if rough else 1e-4
+    a, b = output.detach().double(), target.detach().double()
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 # --- slips ------------------------------------------------------------------------
@@ -236,6 +333,21 @@ def _keepdim(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
     return func, args, kwargs | {"keepdim": True}
 
 
+def _over_rows(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    if func.__name__ not in REDUCTIONS or len(args) > 1 or kwargs:
+        return None
+    func = {"max": torch.amax, "min": torch.amin}.get(func.__name__, func)
+    return func, args, {"dim": -1, "keepdim": True}
+
+
+def _last_two(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    if func in (torch.Tensor.T.__get__, torch.Tensor.t, torch.t):
+        return torch.transpose, (args[0], -2, -1), {}
+    if func.__name__ not in ("transpose", "swapaxes", "swapdims") or len(args) != 3:
+        return None
+    return func, (args[0], -2, -1), kwargs
+
+
 def _last_axis(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
     dim = _dim(args, kwargs)
     reduces = func.__name__ in REDUCTIONS and dim is not None
@@ -279,6 +391,15 @@ SLIPS: dict[str, tuple[str, Edit]] = {
     "another axis than the last": (
         "A softmax, sum or maximum runs over another axis than the last (dim=-1).",
         _last_axis,
+    ),
+    "a sum or maximum of everything": (
+        "A sum or maximum without dim= runs over the whole tensor, not over each row.",
+        _over_rows,
+    ),
+    "another pair of axes transposed": (
+        "The two axes to swap are the last: .T and transpose(0, 1) swap others as soon "
+        "as there are sentences or heads; .mT and transpose(-2, -1) do not.",
+        _last_two,
     ),
     "view of transposed memory": (
         "view cannot join axes that a transpose has moved apart; reshape can.",
