@@ -242,7 +242,9 @@ def _where(expected: Tensor, yours: Tensor) -> str:
         return f"{int((expected != yours).sum())} of {yours.numel()} are flipped."
     if yours.isinf().any() and not expected.isinf().any():
         return f"{int(yours.isinf().sum())} of {yours.numel()} are infinite."
-    gap = (yours - expected).abs()
+    equal = (yours == expected) | (yours.isnan() & expected.isnan())  # inf - inf is NaN
+    gap = (yours.double() - expected.double()).abs().nan_to_num(math.inf)
+    gap = gap.masked_fill(equal, 0.0)
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
     a, b = expected[at].item(), yours[at].item()
     if isinstance(a, int):

@@ -8,6 +8,7 @@ running.py    runs a function on a trial and records what it did
 source.py     finds the learner's own lines
 compare.py    says what one run did otherwise than another
 naming.py     finds the known mistake
+slips.py      edits of an answer that prove what was forgotten
 drawing.py    draws two outputs side by side, describes a trial
 """
 

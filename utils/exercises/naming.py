@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from utils.exercises.compare import (
     CUT_OFF,
@@ -36,12 +35,9 @@ from utils.exercises.compare import (
     same,
 )
 from utils.exercises.running import Run, run, tensors
+from utils.exercises.slips import SLIPS, Edited
 
-Edit = Callable[[Callable, tuple, dict], tuple | None]
 Form = tuple[str, str, Callable]  # mistake, why, function
-
-REDUCTIONS = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "prod", "all"}
-SOFTMAX = {"softmax", "log_softmax"}
 
 
 @dataclass(frozen=True)
@@ -216,11 +212,11 @@ def _rearranged(target, output) -> Name | None:
         return None
     if output.layout != torch.strided or output.device != target.device:
         return None
-    if output.numel() != target.numel() or _equal(output, target):
-        return None
     if output.dtype != target.dtype:
-        if target.dtype != torch.bool and _equal(output.to(target.dtype), target):
+        if target.dtype != torch.bool and _equal(output, target):
             return Name("another dtype", "Your numbers are right, but not their type.")
+        return None
+    if output.numel() != target.numel() or _equal(output, target):
         return None
     if output.dim() == target.dim() <= 4:
         for order in itertools.permutations(range(output.dim())):
@@ -247,7 +243,7 @@ def _multiple(target: Tensor, output: Tensor) -> Name | None:
     """Return that every number is the same multiple of the expected one, if it is."""
     if not target.is_floating_point() or target.numel() < 2:
         return None
-    factor = float((output * target).sum() / (target * target).sum())
+    factor = ((output * target).sum() / (target * target).sum()).item()
     if not math.isfinite(factor) or abs(factor) < 1e-3:
         return None
     if not _equal(output / factor, target):
@@ -269,35 +265,10 @@ def _equal(output: Tensor, target: Tensor) -> bool:
 # --- slips ------------------------------------------------------------------------
 
 
-class _Edited(TorchFunctionMode):
-    """While active, calls of PyTorch are edited; `used` says whether one was."""
-
-    def __init__(self, edit: Edit):
-        super().__init__()
-        self.edit, self.used = edit, False
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        edited = self.edit(func, args, kwargs or {})
-        if edited is None:
-            return func(*args, **(kwargs or {}))
-        self.used = True
-        func, args, kwargs = edited
-        return func(*args, **kwargs)
-
-    def around(self, function: Callable) -> Callable:
-        """Return the function, run with its calls edited."""
-
-        def edited(*args):
-            with self:
-                return function(*args)
-
-        return edited
-
-
 def _slip(function: Callable, known: _Known) -> Name | None:
     """Return the slip without which the answer is right, or a known mistake."""
     for slip, (why, edit) in SLIPS.items():
-        mode = _Edited(edit)
+        mode = Edited(edit)
 
         @functools.cache
         def did(at: int, mode=mode) -> Run:
@@ -318,99 +289,3 @@ def _slip(function: Callable, known: _Known) -> Name | None:
             also = f"Without that, it equals a known mistake, {mistake!r}. {other}"
             return Name(slip, f"{why} {also}")
     return None
-
-
-def _dim(args: tuple, kwargs: dict) -> object:
-    """Return the axis that a call names, or None."""
-    positional = args[1] if len(args) > 1 and not isinstance(args[1], Tensor) else None
-    return kwargs.get("dim", kwargs.get("axis", positional))
-
-
-def _keepdim(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    reduces = func.__name__ in REDUCTIONS and _dim(args, kwargs) is not None
-    if not reduces or "keepdim" in kwargs or len(args) > 2:
-        return None
-    return func, args, kwargs | {"keepdim": True}
-
-
-def _over_rows(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    if func.__name__ not in REDUCTIONS or len(args) > 1 or kwargs:
-        return None
-    func = {"max": torch.amax, "min": torch.amin}.get(func.__name__, func)
-    return func, args, {"dim": -1, "keepdim": True}
-
-
-def _last_two(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    if func in (torch.Tensor.T.__get__, torch.Tensor.t, torch.t):
-        return torch.transpose, (args[0], -2, -1), {}
-    if func.__name__ not in ("transpose", "swapaxes", "swapdims") or len(args) != 3:
-        return None
-    return func, (args[0], -2, -1), kwargs
-
-
-def _last_axis(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    dim = _dim(args, kwargs)
-    reduces = func.__name__ in REDUCTIONS and dim is not None
-    if not (reduces or func.__name__ in SOFTMAX) or dim == -1:
-        return None
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("dim", "axis")}
-    if len(args) > 1:
-        return func, (args[0], -1, *args[2:]), kwargs
-    return func, args, kwargs | {"dim": -1}
-
-
-def _reshape(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    if func.__name__ != "view" or kwargs or isinstance(args[1], torch.dtype):
-        return None
-    return torch.Tensor.reshape, args, kwargs
-
-
-def _opposite_mask(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    mask = {"masked_fill": 1, "masked_fill_": 1, "where": 0}.get(func.__name__)
-    if mask is None or len(args) < 3:
-        return None
-    if func is torch.Tensor.where:
-        mask = 1
-    if not isinstance(args[mask], Tensor) or args[mask].dtype != torch.bool:
-        return None
-    return func, (*args[:mask], ~args[mask], *args[mask + 1 :]), kwargs
-
-
-def _attached(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
-    if func.__name__ != "detach" and func is not torch.Tensor.data.__get__:
-        return None
-    return (lambda tensor: tensor), args[:1], {}
-
-
-SLIPS: dict[str, tuple[str, Edit]] = {
-    "keepdim=True forgotten": (
-        "keepdim=True is missing in a sum or maximum: without it the result does not "
-        "line up with the rows it came from.",
-        _keepdim,
-    ),
-    "another axis than the last": (
-        "A softmax, sum or maximum runs over another axis than the last (dim=-1).",
-        _last_axis,
-    ),
-    "a sum or maximum of everything": (
-        "A sum or maximum without dim= runs over the whole tensor, not over each row.",
-        _over_rows,
-    ),
-    "another pair of axes transposed": (
-        "The two axes to swap are the last: .T and transpose(0, 1) swap others as soon "
-        "as there are sentences or heads; .mT and transpose(-2, -1) do not.",
-        _last_two,
-    ),
-    "view of transposed memory": (
-        "view cannot join axes that a transpose has moved apart; reshape can.",
-        _reshape,
-    ),
-    "the mask the wrong way round": (
-        "masked_fill or where is given the opposite of the mask that it needs.",
-        _opposite_mask,
-    ),
-    "a gradient cut by detach": (
-        ".detach() or .data cuts off the gradient.",
-        _attached,
-    ),
-}

@@ -39,7 +39,7 @@ class Run:
 def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
     """Call the function on copies of the trial's arguments; record what it did."""
     done = Run()
-    with torch.inference_mode(False), torch.enable_grad(), settings_kept():
+    with torch.inference_mode(False), torch.enable_grad():
         leaves = {name: _copied(arg) for name, arg in trial.items()}
         for leaf in leaves.values():
             if isinstance(leaf, Tensor):
@@ -47,7 +47,7 @@ def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
         args = {name: _copied(leaf) for name, leaf in leaves.items()}
         versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
         try:
-            with time_limit(LIMIT):
+            with settings_kept(), torch.enable_grad(), time_limit(LIMIT):
                 done.output = function(*args.values())
         except (Exception, SystemExit, TooLong) as error:  # told, not thrown
             done.error, done.line = error, own_line(error)
@@ -139,7 +139,7 @@ def _record_gradients(done: Run, leaves: dict) -> None:
         alive = [part for part in tensors(done.output) if part.requires_grad]
         if inputs and alive:
             loss = sum((part * _probe(part, i)).sum() for i, part in enumerate(alive))
-            with time_limit(LIMIT):
+            with settings_kept(), time_limit(LIMIT):
                 grads = torch.autograd.grad(
                     loss, list(inputs.values()), allow_unused=True
                 )
