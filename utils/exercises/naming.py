@@ -286,6 +286,6 @@ def _slip(function: Callable, known: _Known) -> Name | None:
         exact = known.exactly(did)
         if exact:
             mistake, other = exact
-            also = f"Without that, it equals a known mistake, {mistake!r}. {other}"
+            also = f"That put right, it equals a known mistake, {mistake!r}. {other}"
             return Name(slip, f"{why} {also}")
     return None

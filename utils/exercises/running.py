@@ -205,7 +205,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     def stop(signal_number: int, frame: types.FrameType | None) -> None:
         if running:
-            raise TooLong
+            raise TooLong(f"{seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     try:
