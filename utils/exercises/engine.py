@@ -98,12 +98,12 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
         return Verdict(SOLVED, f"Equal to the reference on {len(trials)} inputs.")
 
     message, drawn = _sentence(wrong[0]), picture(wrong[0].should, wrong[0].did)
-    if len(wrong) < len(tried):
-        message += f" Right on {len(tried) - len(wrong)} of {len(tried)} inputs."
     if isinstance(did[-1].error, TooLong):
         return Verdict(NOT_YET, message)
     named = name(function, tried, exercise.forms(), gradients)
     if named is None:
+        if len(wrong) < len(tried):
+            message += f" Right on {len(tried) - len(wrong)} of {len(tried)} inputs."
         return Verdict(NOT_YET, message, None, drawn)
     message = f"{named.sentence}\n  {message}" if named.sentence else message
     return Verdict(NOT_YET, message, named.mistake, drawn)

@@ -228,8 +228,8 @@ def test_a_message_describes_every_argument():
 
 
 def test_it_is_the_first_wrong_input_that_is_described():
-    trials = {"x": torch.zeros(2)}, {"x": torch.ones(3)}, {"x": torch.ones(4)}
-    exercise = an_exercise(lambda x: x * 2, *trials, gradients=False)
+    trials = {"x": torch.zeros(2)}, {"x": torch.arange(3.0)}, {"x": torch.ones(4)}
+    exercise = an_exercise(lambda x: x * 3, *trials, gradients=False)
     verdict = grade(exercise, lambda x: x**2)
     assert "Tried with x float32 (3,). Right on 2 of 6 inputs." in verdict.message
 

@@ -109,6 +109,7 @@ def logarithms_in_two_dimensions(x):
         (keepdim_in_the_maximum, "keepdim=True forgotten", "Nothing else is wrong."),
         (keepdim_and_no_maximum, "keepdim=True forgotten", "'no maximum subtracted'"),
         (first_axis, "another axis than the last", "Nothing else is wrong."),
+        (lambda x: x.softmax(0), "another axis than the last", "Nothing else is wrong"),
         (axis_left_out, "another axis than the last", "Nothing else is wrong."),
         (sum_of_everything, "a sum or maximum of everything", "Nothing else is wrong."),
         (cut_in_the_middle, "a gradient cut by detach", "Nothing else is wrong."),

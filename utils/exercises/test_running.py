@@ -153,8 +153,13 @@ def overwrites(x):
 def test_overwritten_is_said_where_the_error_says_so():
     found = verdict(softmax, overwrites)
     assert "a tensor was overwritten" in found.message
-    one = cell("def answer(x):\n    w = x.softmax(-1)\n    w[w < 0] = 0\n    return w")
-    assert verdict(softmax, one).message.count("In line 3: w[w < 0] = 0") == 1
+    for line in ("w[w < 0] = 0", "w /= 1", "w.clamp_(0)", "y = w.mul_(1)"):
+        one = cell(f"def answer(x):\n    w = x.softmax(-1)\n    {line}\n    return w")
+        assert f"In line 3: {line}\n" in verdict(softmax, one).message
+    two = cell(
+        "def answer(x):\n    w = x.softmax(-1)\n    w /= 1\n    w /= 1\n    return w"
+    )
+    assert "In line" not in verdict(softmax, two).message
 
 
 # --- outputs that PyTorch cannot compare ------------------------------------------
