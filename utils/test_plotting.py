@@ -13,9 +13,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from utils import plotting  # noqa: E402
+from utils.captions import as_html  # noqa: E402
 from utils.plotting import heatmap, plot_heads, show  # noqa: E402
 
-ALT = "What this figure shows, in words."
+CAPTION = "What this figure shows, in words."
 THIRDS = torch.full((3, 3), 1 / 3)
 CAUSAL = torch.ones(3, 3, dtype=torch.bool).tril()
 HIDDEN = THIRDS.masked_fill(~CAUSAL, -torch.inf)
@@ -32,7 +33,7 @@ def house_style():
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What has been displayed, newest last."""
+    """What has been displayed, newest last: a picture, its caption, a picture, ..."""
     displayed = []
     monkeypatch.setattr(plotting, "display", lambda data, raw: displayed.append(data))
     return displayed
@@ -88,8 +89,8 @@ def test_a_token_is_drawn_as_it_is(shown):
     seen = [r"$\foo$", "<b>", "a⏎b", "∅", "␣", "$x$", r"\u200b", "w" * 15 + "…"]
     assert words(ax.xaxis) == words(ax.yaxis) == seen
     assert not any(label.get_parse_math() for label in ax.get_xticklabels())
-    show(ax.figure, ALT)  # mathematics would raise here
-    assert len(shown) == 1
+    show(ax.figure, CAPTION)  # mathematics would raise here
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize(
@@ -102,10 +103,10 @@ def test_every_shape_fits_the_page(shape, shown):
     labels = {"queries": ["understanding"] * rows, "keys": ["understanding"] * columns}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        show(heatmap(torch.zeros(shape), **labels, colorbar=True).figure, ALT)
+        show(heatmap(torch.zeros(shape), **labels, colorbar=True).figure, CAPTION)
         for heads in (1, 4):
-            show(plot_heads(torch.zeros(heads, *shape)), ALT)
-    for data in shown:
+            show(plot_heads(torch.zeros(heads, *shape)), CAPTION)
+    for data in shown[::2]:
         png = base64.b64decode(data["image/png"])
         width, height = struct.unpack(">II", png[16:24])
         assert width <= 9 * plt.rcParams["figure.dpi"]
@@ -155,13 +156,30 @@ def test_zeros_are_white_on_a_signed_scale():
     assert mesh.get_clim() == (-1.0, 1.0)
 
 
-def test_show_puts_picture_and_words_together_and_closes(shown):
-    show(heatmap(THIRDS).figure, ALT)
-    (data,) = shown
-    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == ALT
-    png = base64.b64decode(data["image/png"])
+def test_show_puts_the_caption_under_the_picture_once_and_closes(shown):
+    show(heatmap(THIRDS).figure, CAPTION)
+    picture, caption = shown
+    assert set(picture) == {"image/png"}  # no words that would be read a second time
+    png = base64.b64decode(picture["image/png"])
     assert png.startswith(b"\x89PNG") and b"Software" not in png
+    assert caption == {"text/plain": CAPTION, "text/html": as_html(CAPTION)}
     assert plt.get_fignums() == []
-    for alt in ("too short", None, 5):
-        with pytest.raises(ValueError, match="say in a sentence"):
-            show(plt.figure(), alt)
+
+
+@pytest.mark.parametrize("caption", ["too short", "", 5])
+def test_a_caption_is_a_sentence(caption, shown):
+    with pytest.raises(ValueError, match="say in a sentence"):
+        show(heatmap(THIRDS).figure, caption)
+    assert shown == []
+
+
+def test_a_figure_without_a_description_wants_a_caption(shown):
+    figure, ax = plt.subplots()
+    ax.plot([1, 2])
+    with pytest.raises(ValueError, match=r"show\(figure, caption\)"):
+        show(figure)
+    heatmap(THIRDS, ax)
+    ax.clear()  # what has been wiped off is not described
+    with pytest.raises(ValueError, match=r"show\(figure, caption\)"):
+        show(figure)
+    assert shown == []
