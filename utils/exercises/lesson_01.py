@@ -124,6 +124,10 @@ def softmax_global_max(scores):
     return softmax_overflowing(scores - scores.max())
 
 
+def softmax_global_amax(scores):  # its gradient of a NaN is NaN everywhere
+    return softmax_overflowing(scores - scores.amax())
+
+
 def softmax_in_place(scores):
     """-= and its friends write into the caller's tensor; build a new one."""
     scores -= scores.amax(dim=-1, keepdim=True)
@@ -210,8 +214,12 @@ def attention_number_of_keys(query, key, value):
 
 
 def attention_len(query, key, value):
-    """len(query) is the first axis; d_k is the last, query.shape[-1]."""
+    """len counts the first axis; d_k is the last, query.shape[-1]."""
     return _attention(query, key, value, len(query) ** -0.5)
+
+
+def attention_len_of_key(query, key, value):
+    return _attention(query, key, value, len(key) ** -0.5)
 
 
 def attention_second_axis(query, key, value):
@@ -282,6 +290,11 @@ def attention_one_sum_overflowing(query, key, value):
 def attention_reads_keys(query, key, value):
     """Keys are compared; what is read, and mixed, are the values."""
     return _attention(query, key, key)
+
+
+def attention_roles_swapped(query, key, value):
+    """Rows are queries: query @ key.mT, not key @ query.mT."""
+    return _scores(key, query).softmax(dim=-1) @ value
 
 
 def attention_weights(query, key, value):
@@ -420,6 +433,10 @@ def masked_lowest_number(query, key, value, mask):
 def masked_small_number(query, key, value, mask):
     """-10,000 hides nothing from scores that are lower still: fill with -inf."""
     return _hide(query, key, mask, -1e4).softmax(dim=-1) @ value
+
+
+def masked_small_number_added(query, key, value, mask):
+    return (_scores(query, key) + _block(query, mask, -1e4)).softmax(dim=-1) @ value
 
 
 def masked_small_number_guarded(query, key, value, mask):
@@ -674,8 +691,13 @@ def causal_offset_turned_guarded(query, key, value):
 
 
 def causal_square(query, key, value):
-    """A mask of (L, L) fits only where there are as many keys as queries."""
+    """A mask of (L, L) or (S, S) fits only where there are as many keys as queries."""
     mask = torch.ones(query.shape[-2], query.shape[-2], dtype=torch.bool).tril()
+    return _causal(query, key, value, mask)
+
+
+def causal_square_of_keys(query, key, value):
+    mask = torch.ones(key.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     return _causal(query, key, value, mask)
 
 
@@ -761,6 +783,10 @@ def causal_zero_times_inf(query, key, value):
 def causal_zeroed_scores(query, key, value):
     """exp(0) is 1: hidden scores must be -inf."""
     return _scores(query, key).tril(_offset(query, key)).softmax(dim=-1) @ value
+
+
+def causal_zeroed_scores_square(query, key, value):
+    return _scores(query, key).tril().softmax(dim=-1) @ value
 
 
 def causal_small_number(query, key, value):
@@ -872,6 +898,17 @@ def only_the_last_word_hidden(query, key, value):
     return _reads(query, key, value, allowed)
 
 
+def only_the_last_word_shown(query, key, value):
+    def allowed(i, j):
+        return (j <= i) | (j == query.shape[-2] - 1)
+
+    return _reads(query, key, value, allowed)
+
+
+def first_word_peeks_at_the_second(query, key, value):
+    return _reads(query, key, value, lambda i, j: (j <= i) | (i + j == 1))
+
+
 def first_word_is_honest(query, key, value):
     return _reads(query, key, value, lambda i, j: (j <= i) | (i > 0))
 
@@ -893,6 +930,8 @@ LEAKY = (
     hidden_after_the_softmax,
     ones_added,
     only_the_last_word_hidden,
+    only_the_last_word_shown,
+    first_word_peeks_at_the_second,
     first_word_is_honest,
     centred_values,
 )
@@ -952,12 +991,25 @@ def future_keys_only(attend):
 
 
 def future_last_word_only(attend):
-    """Only the last word was changed: a leak of any other word is not felt."""
+    """A leak of any other word is not felt: change one word after another."""
+    return _moves_before(attend, WORDS - 1)
 
-    def change(q, k, v, word):
-        return (_changed(q, WORDS - 1),) * 3
 
-    return _moved(attend, change)
+def future_middle_word_only(attend):
+    return _moves_before(attend, WORDS // 2)
+
+
+def future_second_half_only(attend):
+    return _moves_before(attend, WORDS // 2, WORDS)
+
+
+def _moves_before(attend, word, stop=None):
+    """Whether new words from `word` to `stop` move an output before them."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    changed, stop = x.clone(), stop or word + 1
+    changed[word:stop] = randn(stop - word, 4, seed=1, dtype=x.dtype)
+    before, after = attend(x, x, x), attend(changed, changed, changed)
+    return not torch.allclose(after[:word], before[:word])
 
 
 def future_first_output_only(attend):
@@ -967,6 +1019,10 @@ def future_first_output_only(attend):
         return (_changed(q, word),) * 3
 
     return _moved(attend, change, rows=slice(0, 1))
+
+
+def future_first_word_kept(attend):
+    return _moves_before(attend, 1, WORDS)
 
 
 def future_shuffled(attend):
@@ -1015,7 +1071,7 @@ EXERCISES = (
             "scores cut off": softmax_clamped,
             "the logarithm of softmax": softmax_log,
             "argmax instead of softmax": softmax_argmax,
-            "one maximum for all rows": softmax_global_max,
+            "one maximum for all rows": (softmax_global_max, softmax_global_amax),
             "in-place edit of the scores": softmax_in_place,
             "no division by the sum": softmax_not_normalised,
             "no exponential": (softmax_without_exp, softmax_distance_without_exp),
@@ -1037,7 +1093,7 @@ EXERCISES = (
                 attention_axis_from_the_front,
             ),
             "softmax without dim": attention_without_dim,
-            "len(query) as d_k": attention_len,
+            "len() as d_k": (attention_len, attention_len_of_key),
             "query.shape[1] as d_k": attention_second_axis,
             "√d_v instead of √d_k": attention_value_size,
             "other axes of key swapped": (
@@ -1049,6 +1105,7 @@ EXERCISES = (
             "no division by the sum": attention_not_normalised,
             "one sum for all rows": (attention_one_sum, attention_one_sum_overflowing),
             "keys read instead of values": attention_reads_keys,
+            "query and key swapped": attention_roles_swapped,
             "weights returned": attention_weights,
             "argmax instead of softmax": attention_hard,
             "scale after softmax": attention_scale_after,
@@ -1091,6 +1148,7 @@ EXERCISES = (
             ),
             "a fill that is not low enough": (
                 masked_small_number,
+                masked_small_number_added,
                 masked_small_number_guarded,
             ),
             "-inf where nothing may be read": (masked_no_guard, masked_added_no_guard),
@@ -1135,7 +1193,7 @@ EXERCISES = (
                 causal_offset_turned_big,
                 causal_offset_turned_guarded,
             ),
-            "a square mask": causal_square,
+            "a square mask": (causal_square, causal_square_of_keys),
             "inverted mask": (
                 causal_inverted,
                 causal_inverted_inf,
@@ -1161,7 +1219,10 @@ EXERCISES = (
             "scores indexed with the mask": (causal_by_index, causal_by_index_square),
             "lengths counted from the front": (causal_first_axes, causal_second_axes),
             "no scale": causal_no_scale,
-            "future scores set to 0": causal_zeroed_scores,
+            "future scores set to 0": (
+                causal_zeroed_scores,
+                causal_zeroed_scores_square,
+            ),
             "no mask": causal_no_mask,
         },
     ),
@@ -1176,8 +1237,15 @@ EXERCISES = (
             "the answer turned round": future_turned,
             "only the values changed": future_values_only,
             "only the keys changed": future_keys_only,
-            "only the last word changed": future_last_word_only,
-            "only the first output compared": future_first_output_only,
+            "only one place changed": (
+                future_last_word_only,
+                future_middle_word_only,
+                future_second_half_only,
+            ),
+            "only the first output compared": (
+                future_first_output_only,
+                future_first_word_kept,
+            ),
             "the future only shuffled": future_shuffled,
             "compared with causal attention": future_compared_with_causal,
         },
@@ -1195,7 +1263,7 @@ SHOWN = {
     "(query @ key.mT).softmax(dim=-1) @ value": ("1.2", "no scale"),
     "`key.T` turns *all* axes": ("1.2", "other axes of key swapped"),
     "`softmax(dim=1)` is": ("1.2", "softmax over the wrong axis"),
-    "`len(query)` is": ("1.2", "len(query) as d_k"),
+    "`len(query)` is": ("1.2", "len() as d_k"),
     "softmax(dim=-1) * causal": ("1.4", "mask after softmax"),
     "after / after.sum(": ("1.4", "renormalised after the softmax"),
     "tall.softmax(dim=-1) * may_read": ("1.3", "mask after softmax"),
@@ -1213,6 +1281,6 @@ SHOWN = {
     "`tril()` without `S - L`": ("1.4", "upper-left alignment"),
     "`torch.triu(scores, 1).bool()`": ("1.4", "zero scores used as a mask"),
     "*Only the values are changed*": ("1.5", "only the values changed"),
-    "*Only the last word is changed*": ("1.5", "only the last word changed"),
+    "*Only the last word is changed*": ("1.5", "only one place changed"),
     "*The words after t are shuffled*": ("1.5", "the future only shuffled"),
 }
