@@ -13,7 +13,11 @@ from torch import Tensor
 
 from utils.exercises.engine import Exercise, randn
 
-IMPORTS = "import math\n\nimport torch\nimport torch.nn.functional as F"
+IMPORTS = """\
+import math
+import torch
+import torch.nn.functional as F
+"""
 
 # --- 1.1 softmax ------------------------------------------------------------------
 
