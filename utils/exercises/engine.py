@@ -1,8 +1,7 @@
 """Runs an answer to an exercise, and names the mistake that it equals.
 
 An answer is judged by everything it did: what it returned or raised, which arguments it
-edited, and the gradients it passes back. A mistake is recognised when a known-wrong
-function did exactly the same on every input.
+edited, the gradients it passes back, and whether it does the same a second time.
 
 running.py    runs a function on a trial and records what it did
 source.py     finds the learner's own lines
@@ -63,7 +62,11 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an answer fared; `mistake` is a key of Exercise.mistakes, or None."""
+    """How an answer fared.
+
+    mistake: a key of Exercise.mistakes, the name of a slip that is the same in every
+        exercise (naming.py, slips.py), or None.
+    """
 
     status: str
     message: str

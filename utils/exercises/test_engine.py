@@ -156,6 +156,22 @@ def test_another_value_is_said(expected, answer, says):
     assert says in said_of(lambda x: expected, lambda x: answer)
 
 
+def refuses(x):
+    raise ValueError(f"x is {x}")
+
+
+def refuses_otherwise(x):
+    raise ValueError("something else")
+
+
+def test_an_error_may_be_what_was_asked_for():
+    assert said_of(refuses, refuses_otherwise) == "solved"
+    said = said_of(refuses, lambda x: 1)
+    assert said == "Your function raised no error; expected a ValueError."
+    said = said_of(refuses, lambda x: x.y)
+    assert said.startswith("Your function raised AttributeError: 'int' object has no")
+
+
 def test_gradients_of_every_part_are_compared():
     trial = {"x": randn(3, seed=0, dtype=torch.float32)}
     said = said_of(

@@ -42,6 +42,11 @@ def edits_data(x):
     return x * 2 + 2
 
 
+def edits_a_little(x):
+    x.data *= 1.001
+    return x * 2 / 1.001
+
+
 def edits_numpy(x):
     x.detach().numpy()[0] = 0
     return x * 2
@@ -61,7 +66,9 @@ def edits_in_a_dict(xs):
     return 2.0
 
 
-@pytest.mark.parametrize("answer", [edits_data, edits_numpy, edits_back_and_forth])
+@pytest.mark.parametrize(
+    "answer", [edits_data, edits_a_little, edits_numpy, edits_back_and_forth]
+)
 def test_an_edit_is_seen_however_it_is_made(answer):
     found = verdict(lambda x: x * 2, answer)
     assert "edits its argument `x` in place" in found.message and not found.solved
