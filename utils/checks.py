@@ -9,7 +9,6 @@ import math
 import torch
 from torch import Tensor
 
-
 # as tuples: torch 2.6 cannot compile `int | float`
 WHOLE, NUMBER = (int, torch.SymInt), (int, float)
 
