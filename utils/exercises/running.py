@@ -1,0 +1,237 @@
+"""Runs an answer on one trial and records everything it did; leaves nothing behind."""
+
+import copy
+import linecache
+import os
+import random
+import signal
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._tensor_str import get_printoptions
+
+LIMIT = 10.0  # seconds that one call may take
+NOT_THE_LEARNERS = tuple(  # what stands here was not written by the learner
+    str(folder) + os.sep
+    for folder in (
+        Path(os.__file__).parent,
+        Path(torch.__file__).parents[1],
+        Path(__file__).parents[1],
+    )
+)
+
+
+class TooLong(BaseException):
+    """Raised in an endless answer; no `except Exception` of its own can stop it."""
+
+
+@dataclass
+class Run:
+    """Everything one call did."""
+
+    output: object = None
+    error: BaseException | None = None
+    edited: list[str] = field(default_factory=list)
+    grads: dict[str, Tensor] = field(default_factory=dict)
+    backward_error: BaseException | None = None
+    line: str = ""  # the learner's own line in which an error arose
+
+
+def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
+    """Call the function on copies of the trial's arguments; record what it did."""
+    done = Run()
+    with torch.inference_mode(False), torch.enable_grad(), settings_kept():
+        leaves = {name: _copied(arg) for name, arg in trial.items()}
+        for leaf in leaves.values():
+            if isinstance(leaf, Tensor):
+                leaf.requires_grad_(gradients and leaf.is_floating_point())
+        args = {name: _copied(leaf) for name, leaf in leaves.items()}
+        versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
+        try:
+            with time_limit(LIMIT):
+                done.output = function(*args.values())
+        except (Exception, SystemExit, TooLong) as error:  # told, not thrown
+            done.error, done.line = error.with_traceback(None), own_line(error)
+        done.edited = [
+            name
+            for name, arg in args.items()
+            if (name in versions and arg._version > versions[name])
+            or not _untouched(arg, leaves[name])
+        ]
+        if done.error is None and not done.edited:
+            _record_gradients(done, leaves)
+    return done
+
+
+def _copied(arg):
+    """Return a copy that can be edited without harm; functions are passed through."""
+    if isinstance(arg, Tensor):
+        return _tensor_copied(arg)
+    if isinstance(arg, (list, tuple)) and type(arg) in (list, tuple):
+        return type(arg)(map(_copied, arg))
+    if type(arg) is dict:
+        return {key: _copied(value) for key, value in arg.items()}
+    return copy.deepcopy(arg) if isinstance(arg, torch.nn.Module) else arg
+
+
+def _tensor_copied(tensor: Tensor) -> Tensor:
+    """Return a copy laid out in memory as the tensor is, gaps and repeats included."""
+    plain = tensor.clone()
+    if plain.stride() == tensor.stride():
+        return plain
+    storage = tensor.untyped_storage().clone()
+    kept = torch.empty(0, dtype=tensor.dtype).set_(
+        storage, tensor.storage_offset(), tensor.size(), tensor.stride()
+    )
+    return _SameNumbers.apply(tensor, kept) if tensor.requires_grad else kept
+
+
+class _SameNumbers(torch.autograd.Function):
+    """Return `kept`, and pass its gradient on to `tensor`."""
+
+    @staticmethod
+    def forward(ctx, tensor, kept):
+        ctx.mark_dirty(kept)
+        return kept
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+def _untouched(arg, before) -> bool:
+    """Whether an argument still holds what it held (an edit may leave no version)."""
+    if isinstance(before, Tensor):
+        if arg.shape != before.shape or arg.dtype != before.dtype:
+            return False
+        return torch.equal(arg, before) or torch.allclose(
+            arg.double(), before.double(), rtol=0, atol=0, equal_nan=True
+        )
+    if isinstance(before, (list, tuple)):
+        return len(arg) == len(before) and all(map(_untouched, arg, before))
+    if type(before) is dict:
+        return list(arg) == list(before) and all(
+            _untouched(arg[key], before[key]) for key in before
+        )
+    return True
+
+
+def tensors(output) -> Iterable[Tensor]:
+    """Yield the tensors in an output, however deep."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, (list, tuple, dict)):
+        for part in output.values() if isinstance(output, dict) else output:
+            yield from tensors(part)
+
+
+def _record_gradients(done: Run, leaves: dict) -> None:
+    """Add the gradients of the inputs; where none arrives, zeros."""
+    inputs = {
+        name: leaf
+        for name, leaf in leaves.items()
+        if isinstance(leaf, Tensor) and leaf.requires_grad
+    }
+    grads: Iterable[Tensor | None] = [None] * len(inputs)
+    try:
+        alive = [part for part in tensors(done.output) if part.requires_grad]
+        if inputs and alive:
+            loss = sum((part * _probe(part, i)).sum() for i, part in enumerate(alive))
+            with time_limit(LIMIT):
+                grads = torch.autograd.grad(
+                    loss, list(inputs.values()), allow_unused=True
+                )
+    except (Exception, SystemExit, TooLong) as error:
+        done.backward_error, done.line = error.with_traceback(None), own_line(error)
+        return
+    done.grads = {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(inputs.items(), grads, strict=True)
+    }
+
+
+def _probe(part: Tensor, seed: int) -> Tensor:
+    """Return the upstream gradient: no two numbers alike, and none near 0."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(part.shape, generator=generator)
+    return (noise + noise.sign() / 2).to(part.dtype)
+
+
+def own_line(error: BaseException) -> str:
+    """Return the learner's last line in a traceback, with its number, or ""."""
+    found = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        text = linecache.getline(file, number, frame.f_globals).strip()
+        if text and not file.startswith(NOT_THE_LEARNERS):
+            found = f"line {number}: {text}"
+    return found
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Whatever the answer sets for the whole program is set back."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    threads, printing = torch.get_num_threads(), get_printoptions()
+    filters, anomaly = warnings.filters[:], torch.is_anomaly_enabled()
+    randoms, numpys = random.getstate(), np.random.get_state()
+    devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.random.fork_rng(devices=range(devices)):
+            torch.manual_seed(0)
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_printoptions(**printing)
+        warnings.filters[:] = filters
+        torch.autograd.set_detect_anomaly(anomaly)
+        random.setstate(randoms)
+        np.random.set_state(numpys)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TooLong in a call that does not end.
+
+    Only where the platform can: with SIGALRM, in the main thread, and when nobody else
+    uses the alarm. Ctrl-C and the stop button work as ever.
+    """
+    if (
+        not hasattr(signal, "SIGALRM")
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getitimer(signal.ITIMER_REAL)[0]
+    ):
+        yield
+        return
+
+    running = True
+
+    def stop(signal_number: int, frame: types.FrameType | None) -> None:
+        if running:
+            raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        try:
+            # again and again, in case the answer catches everything
+            signal.setitimer(signal.ITIMER_REAL, seconds, seconds / 10)
+            yield
+        finally:
+            running = False  # a late alarm must not hit what follows
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
