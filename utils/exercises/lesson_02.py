@@ -41,7 +41,7 @@ SHOWN = {  # broken on the page -> the exercise that rejects it, by this name
     "Forget the biases": ("2.4", "biases not moved"),
     "Its rows, and `b_out`": ("2.4", "rows of w_out moved"),
     "`order` and its inverse": ("2.4", "the inverse order"),
-    "wrong = read_stacked(x, interleaved)": ("2.5", "rows not moved"),
+    "misread = read_stacked(x, interleaved)": ("2.5", "rows not moved"),
     "`unflatten(0, (3, num_heads, -1))`": ("2.5", "the other direction"),
     "`.view(num_heads, 3, head_dim, embed)`": ("2.5", "only for matrices"),
 }
