@@ -29,7 +29,7 @@ FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 # The set-up cell of every notebook, folded, and the line of Markdown right above it.
 # .ci/publish writes the repository's own address in the place of OWNER/NAME.
 SETUP_LINE = (
-    "The folded cell finds the course's files, or fetches them if this notebook was "
+    "The next cell finds the course's files, or fetches them if this notebook was "
     "opened alone, as in Colab. It installs nothing."
 )
 SETUP_CELL = """\
@@ -108,7 +108,7 @@ def said(output):
 
 def read(html):
     """The words that a page shows of a piece of HTML."""
-    return unescape(re.sub(r"<[^>]*>", "", text(html)))
+    return unescape(re.sub(r"<[^>]*>", "", text(html))).replace("\xa0", " ")
 
 
 def prose(markdown):

@@ -13,7 +13,7 @@ FIRST = """# 01 A title
 *You will be able to* read [the end](#What-you-now-know) and [itself](01_good.ipynb).
 """
 LAST = "## What you now know\n\nMuch.\n\n## Check yourself\n\n![a cat](cat.png)\n"
-CAPTION = "Head 2 puts 1.00 of its weight on <pad> & the previous token; null 0.06."
+CAPTION = "Head 2 puts 1.00 of its weight on <pad> & → the previous token; null 0.06."
 
 
 def markdown(name, source):
@@ -42,7 +42,7 @@ def display(**data):
 
 def shown(caption, png="iVBO"):
     """The outputs of a figure: the picture and, under it, its caption."""
-    html = f'<p style="opacity: 0.8">{escape(caption)}</p>'
+    html = f'<p style="opacity: 0.8">{escape(caption).replace(" →", "&nbsp;→")}</p>'
     return [display(image_png=png), display(text_html=html, text_plain=caption)]
 
 

@@ -23,7 +23,7 @@ STYLE = "max-width: 60em; margin: 0 0 0.5em; font-size: 93%; opacity: 0.8"
 
 
 class Fact(NamedTuple):
-    """One finding in words, e.g. "→ mat (0.33)" about the query "cat"."""
+    """One finding in words, e.g. " → mat (0.33)" about the query "cat"."""
 
     value: float
     name: str
@@ -45,7 +45,7 @@ def strongest_keys(
     facts = []
     for query, row in zip(queries, _readable(matrix, mask)):
         value, words = _strongest(row, keys.__getitem__, "keys")
-        facts.append(Fact(value, query, f"→ {words}"))
+        facts.append(Fact(value, query, f" → {words}"))
     return Description("Strongest key of each query", "queries", facts)
 
 
@@ -53,15 +53,14 @@ def strongest_pairs(
     weights: Tensor, mask: Tensor, queries: list[str], keys: list[str], heads: list[str]
 ) -> Description:
     """Each head's strongest pair of query and key, where the query has a choice."""
-    choice = (
-        mask.sum(dim=-1, keepdim=True) > 1
-    )  # the first query of a causal head has none
+    # the first query of a causal head has none, and would always be the strongest
+    choice = mask.sum(dim=-1, keepdim=True) > 1
     mask = mask & choice if choice.any() else mask
     facts = []
     for head, matrix in zip(heads, weights):
         cells = _readable(matrix, mask).flatten()
         value, words = _strongest(cells, _pairs(queries, keys), "pairs")
-        facts.append(Fact(value, f"{head}:", words))
+        facts.append(Fact(value, head, f": {words}"))
     return Description("Strongest pair of each head", "heads", facts)
 
 
@@ -70,10 +69,9 @@ def extremes(
 ) -> Description:
     """The largest and the smallest entry of a matrix with signs."""
     cells, readable = printed(matrix), mask.flatten()
+    ends = [cells[mask].max().item(), cells[mask].min().item()] if mask.any() else []
     facts = []
-    for value in {
-        f(cells[mask]).item(): 0 for f in (torch.max, torch.min) if mask.any()
-    }:
+    for value in dict.fromkeys(ends):  # one fact if both are the same
         here = (cells.flatten() == value) & readable
         words = _place(here, readable, _pairs(queries, keys), "entries")
         facts.append(Fact(abs(value), "", f"{words} ({value:.2f})"))
@@ -88,10 +86,11 @@ def caption_of(descriptions: list[tuple[str, Description]]) -> str:
     for number, (title, description) in enumerate(descriptions, start=1):
         sort, facts = _shortened(description, room)
         if len(descriptions) > 1:
-            facts = f"{title or f'panel {number}'}: {facts}"
+            title = " ".join(title.split()) or f"panel {number}"
+            facts = f"{title}: {facts}"
         sentences.setdefault(sort, []).append(facts)
-    colon = ": " if len(descriptions) == 1 else ". "
-    return " ".join(sort + colon + "; ".join(f) + "." for sort, f in sentences.items())
+    stop = ": " if len(descriptions) == 1 else " – "
+    return " ".join(sort + stop + "; ".join(f) + "." for sort, f in sentences.items())
 
 
 def as_html(caption: str) -> str:
@@ -99,6 +98,7 @@ def as_html(caption: str) -> str:
     text = html.escape(caption, quote=False)
     # MathJax looks for $...$ and \(...\) in an unbroken text only
     text = re.sub(r"[$\\]", r"<span>\g<0></span>", text)
+    text = text.replace(" →", "&nbsp;→")  # no line begins with an arrow
     return f'<p style="{STYLE}">{text}</p>'
 
 
@@ -174,10 +174,10 @@ def _shortened(description: Description, room: int) -> tuple[str, str]:
     sort, each, facts = description
     count = len(facts)
     if count > 1 and len({fact.finding for fact in facts}) == 1:
-        return sort, f"all {count} {each} {facts[0].finding}"
+        return sort, f"all {count} {each}{facts[0].finding}"
     if count > room:
         most = max(1, room // 2)
         by_value = sorted(range(count), key=lambda i: (-facts[i].value, i))
         facts = [facts[i] for i in sorted(by_value[:most])]
         sort = f"{sort}, {most} of {count} {each} (none is sharper)"
-    return sort, ", ".join(f"{fact.name} {fact.finding}".strip() for fact in facts)
+    return sort, ", ".join(fact.name + fact.finding for fact in facts)

@@ -98,8 +98,9 @@ def heatmap(
     rows, columns = matrix.shape
     mask = _checked_mask(mask, rows, columns)
     largest = _largest(matrix[mask], signed)
-    query_ticks = _ticks("queries", queries, rows)
-    key_ticks = _ticks("keys", keys, columns)
+    most = 8 if ax is None else _positions_that_fit(ax)
+    query_ticks = _ticks("queries", queries, rows, most)
+    key_ticks = _ticks("keys", keys, columns, most)
     if ax is None:
         size = _size(rows, columns, max(map(len, key_ticks.values()), default=0))
         ax = plt.figure(figsize=size, layout="constrained").subplots()
@@ -280,8 +281,14 @@ def _size(rows: int, columns: int, letters: int) -> tuple[float, float]:
     return width, max(height, lines, 0.6) + 0.75 + 0.09 * letters
 
 
-def _ticks(name: str, tokens: Tokens, size: int) -> dict[int, str]:
-    """The labels of an axis by the cell that they name."""
+def _positions_that_fit(ax: Axes) -> int:
+    """The number of positions that can stand side by side in a panel, at most 8."""
+    inches = ax.bbox.width / ax.figure.dpi
+    return min(max(int(inches / 0.15), 2), 8)
+
+
+def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str]:
+    """The labels of an axis by the cell that they name: words, or `most` positions."""
     if tokens is False:
         return {}
     if tokens is not None:
@@ -298,7 +305,7 @@ def _ticks(name: str, tokens: Tokens, size: int) -> dict[int, str]:
             )
         if size <= MOST_LABELS:
             return {cell: captions.visible(token) for cell, token in enumerate(tokens)}
-    return {cell: str(cell) for cell in range(0, size, math.ceil(size / 8))}
+    return {cell: str(cell) for cell in range(0, size, math.ceil(size / most))}
 
 
 def _if_they_fit(name: str, tokens: Tokens, size: int, side: float) -> Tokens:
