@@ -7,6 +7,12 @@ from utils.attention import merge_heads, scaled_dot_product_attention, split_hea
 from utils.exercises.engine import Exercise, randn
 from utils.exercises.lesson_02 import merge_without_transpose, split_without_transpose
 
+IMPORTS = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+
 # --- 3.1 the packed weights -------------------------------------------------------
 
 
