@@ -4,6 +4,7 @@ Each exercise is a reference, its trials and its known mistakes. A mistake's doc
 is what the learner reads; where one mistake has several forms, the first one speaks.
 """
 
+import functools
 import math
 import warnings
 
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.exercises.engine import Exercise, randn
+from utils.exercises.engine import WITHOUT_NAN, Exercise, randn
 
 IMPORTS = """\
 import math
@@ -108,6 +109,12 @@ def softmax_minimum(scores):
     return softmax_overflowing(scores - scores.amin(dim=-1, keepdim=True))
 
 
+def softmax_largest_size(scores):
+    """-2000 has the size 2000, but below 0 the largest score is the smallest in size:
+    subtract the maximum itself, without abs."""
+    return softmax_overflowing(scores - scores.abs().amax(dim=-1, keepdim=True))
+
+
 def softmax_clamped(scores):
     """Above the limit all scores become equal: subtract the maximum, cut nothing."""
     return softmax_overflowing(scores.clamp(max=80.0))
@@ -152,12 +159,14 @@ def softmax_distance_without_exp(scores):
     return softmax_without_exp(scores - scores.amax(dim=-1, keepdim=True))
 
 
-# --- 1.2 attention ----------------------------------------------------------------
+# --- 1.2 attention at a temperature -----------------------------------------------
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The reference: softmax(query keyᵀ / √d_k) value, for any leading axes."""
-    return _scores(query, key).softmax(dim=-1) @ value
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """The reference: softmax(query keyᵀ / (√d_k T)) value, for any leading axes."""
+    return (_scores(query, key) / temperature).softmax(dim=-1) @ value
 
 
 def _scores(query, key):
@@ -179,17 +188,28 @@ def _transposed(trial):
 
 def attention_trials(dtype):
     small = _qkv((), 3, 3, 4, 4, 0, dtype)
-    yield small
-    yield _qkv((2,), 4, 6, 9, 5, 1, dtype)
-    yield _qkv((2, 3), 5, 5, 8, 8, 2, dtype)
+    yield small  # without a temperature it is 1
+    yield _qkv((2,), 4, 6, 9, 5, 1, dtype) | {"temperature": 0.5}
+    yield _qkv((2, 3), 5, 5, 8, 8, 2, dtype) | {"temperature": 3.0}
     yield small | {"query": small["query"] * 300}  # exp of such scores overflows
     yield _qkv((1,), 1, 3, 4, 4, 3, dtype)  # one query
     yield _qkv((2,), 3, 1, 4, 2, 4, dtype)  # one key
-    yield _transposed(_qkv((3, 2), 4, 5, 8, 6, 5, dtype))  # strided
+    strided = _transposed(_qkv((3, 2), 4, 5, 8, 6, 5, dtype))
+    yield strided | {"temperature": 0.25}
     silent = _qkv((), 3, 4, 4, 4, 6, dtype)
     silent["query"][1] = 0.0  # a query that asks for nothing: equal shares
     yield silent | {"query": silent["query"] * 3}
     yield _qkv((2,), 4, 6, 9, 5, 7, dtype)  # a shape seen before
+
+
+def at_any_temperature(mistake):
+    """Return the mistake with its scores divided by a temperature, as they should."""
+
+    @functools.wraps(mistake)
+    def warm(query, key, value, temperature=1.0):
+        return mistake(query / temperature, key, value)
+
+    return warm
 
 
 def _attention(query, key, value, factor=None, dim=-1):
@@ -197,73 +217,88 @@ def _attention(query, key, value, factor=None, dim=-1):
     return (query @ key.mT * factor).softmax(dim=dim) @ value
 
 
+@at_any_temperature
 def attention_no_scale(query, key, value):
     """The scores are not divided by √d_k."""
     return _attention(query, key, value, 1.0)
 
 
+@at_any_temperature
 def attention_d_k(query, key, value):
     """The scores are divided by d_k: too much, all weights become alike."""
     return _attention(query, key, value, 1 / query.shape[-1])
 
 
+@at_any_temperature
 def attention_multiplied(query, key, value):
     """The scores are multiplied where they should be divided."""
     return _attention(query, key, value, query.shape[-1] ** 0.5)
 
 
+@at_any_temperature
 def attention_number_of_keys(query, key, value):
     """The scale depends on the features, not on the length of the text."""
     return _attention(query, key, value, key.shape[-2] ** -0.5)
 
 
+@at_any_temperature
 def attention_len(query, key, value):
     """len counts the first axis; d_k is the last, query.shape[-1]."""
     return _attention(query, key, value, len(query) ** -0.5)
 
 
+@at_any_temperature
 def attention_len_of_key(query, key, value):
     return _attention(query, key, value, len(key) ** -0.5)
 
 
+@at_any_temperature
 def attention_second_axis(query, key, value):
     """shape[1] is d_k only where nothing stands in front: write query.shape[-1]."""
     return _attention(query, key, value, query.shape[1] ** -0.5)
 
 
+@at_any_temperature
 def attention_value_size(query, key, value):
     """The scale depends on the features of query and key, not on those of value."""
     return _attention(query, key, value, value.shape[-1] ** -0.5)
 
 
+@at_any_temperature
 def attention_wrong_axis(query, key, value):
     """Each query (a row) shares out 1 among the keys: softmax(dim=-1)."""
     return _attention(query, key, value, dim=-2)
 
 
+@at_any_temperature
 def attention_first_axis(query, key, value):
     return _attention(query, key, value, dim=0)
 
 
+@at_any_temperature
 def attention_axis_from_the_front(query, key, value):
     return _attention(query, key, value, dim=1)
 
 
+@at_any_temperature
 def attention_without_dim(query, key, value):
     """Without dim, F.softmax chooses an axis by their number: write dim=-1."""
     return softmax_without_dim(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_all_axes_turned(query, key, value):
     """key.mT swaps the last two axes, however many stand in front of them."""
     turned = key.permute(*reversed(range(key.dim())))  # what key.T does
     return _softmax_read(query @ turned, query, value)
 
 
+@at_any_temperature
 def attention_first_axes_turned(query, key, value):
     return _softmax_read(query @ key.transpose(0, 1), query, value)
 
 
+@at_any_temperature
 def attention_second_axes_turned(query, key, value):
     return _softmax_read(query @ key.transpose(1, 2), query, value)
 
@@ -272,74 +307,124 @@ def _softmax_read(products, query, value):
     return (products / query.shape[-1] ** 0.5).softmax(dim=-1) @ value
 
 
+@at_any_temperature
 def attention_overflowing(query, key, value):
     """exp of a large score is inf: use softmax, or subtract each row's maximum."""
     return softmax_overflowing(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_not_normalised(query, key, value):
     """The weights of a query must sum to 1: divide by the sum of the row."""
     return softmax_not_normalised(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_one_sum(query, key, value):
     """exps.sum() adds up every row: write .sum(dim=-1, keepdim=True)."""
     return softmax_one_sum(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_one_sum_overflowing(query, key, value):
     return softmax_all_overflowing(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_reads_keys(query, key, value):
     """Keys are compared; what is read, and mixed, are the values."""
     return _attention(query, key, key)
 
 
+@at_any_temperature
 def attention_roles_swapped(query, key, value):
     """Rows are queries: query @ key.mT, not key @ query.mT."""
     return _scores(key, query).softmax(dim=-1) @ value
 
 
+@at_any_temperature
 def attention_weights(query, key, value):
     """Multiply the weights by the values: return what is read."""
     return _scores(query, key).softmax(dim=-1)
 
 
+@at_any_temperature
 def attention_hard(query, key, value):
     """The best key takes everything, and no gradient reaches the scores."""
     return softmax_argmax(query @ key.mT) @ value
 
 
+@at_any_temperature
 def attention_scale_after(query, key, value):
     """The weights no longer sum to 1: scale the scores."""
     return (query @ key.mT).softmax(dim=-1) / query.shape[-1] ** 0.5 @ value
 
 
+@at_any_temperature
 def attention_without_softmax(query, key, value):
     """Bare scores may be negative and do not sum to 1."""
     return _scores(query, key) @ value
 
 
+@at_any_temperature
 def attention_without_exp(query, key, value):
     """Scores may be negative or sum to 0: a share needs softmax."""
     return softmax_without_exp(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_return_value(query, key, value):
     """Nothing is attended to: every query must mix all values."""
     return value
 
 
+@at_any_temperature
 def attention_mean(query, key, value):
     """Every key gets the same weight, whatever the query asks."""
     return _attention(query, key, value, 0.0)
 
 
-def attention_in_place(query, key, value):
+def attention_in_place(query, key, value, temperature=1.0):
     """/= writes into the caller's tensor; build a new one."""
     query /= query.shape[-1] ** 0.5
-    return _attention(query, key, value, 1.0)
+    return _attention(query, key, value, 1 / temperature)
+
+
+@at_any_temperature
+def attention_fixed_number(query, key, value):
+    """d_k is not always 4: read it from the query, query.shape[-1]."""
+    return _attention(query, key, value, 0.5)
+
+
+@at_any_temperature
+def attention_weights_turned(query, key, value):
+    """A row of the weights belongs to a query: weights @ value, nothing turned."""
+    return _scores(query, key).softmax(dim=-1).mT @ value
+
+
+def attention_without_temperature(query, key, value, temperature=1.0):
+    """The temperature is accepted, and changes nothing: divide the scores by it."""
+    return _attention(query, key, value)
+
+
+def attention_times_temperature(query, key, value, temperature=1.0):
+    """Multiplied by T the scores grow, and the weights get colder: divide by it."""
+    return _attention(query * temperature, key, value)
+
+
+def attention_temperature_in_the_root(query, key, value, temperature=1.0):
+    """The root belongs to d_k alone: √(d_k · T) is too small a change."""
+    return _attention(query / temperature**0.5, key, value)
+
+
+def attention_temperature_added(query, key, value, temperature=1.0):
+    """Divide by √d_k and by T, not by their sum."""
+    return _attention(query, key, value, 1 / (query.shape[-1] ** 0.5 + temperature))
+
+
+def attention_temperature_late(query, key, value, temperature=1.0):
+    """After the softmax T changes all weights alike: divide the scores by it."""
+    return _attention(query, key, value) / temperature
 
 
 # --- 1.3 attention under a mask ---------------------------------------------------
@@ -347,10 +432,9 @@ def attention_in_place(query, key, value):
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """The reference: True = may be read; a query with nothing to read gets zeros."""
-    scores = _scores(query, key)
     empty = ~mask.any(dim=-1, keepdim=True)
-    weights = scores.masked_fill(~(mask | empty), -math.inf).softmax(dim=-1)
-    return weights.masked_fill(empty, 0.0) @ value
+    scores = _hide(query, key, mask).masked_fill(empty, 0.0)
+    return scores.softmax(dim=-1).masked_fill(empty, 0.0) @ value
 
 
 def masked_trials(dtype):
@@ -366,7 +450,8 @@ def masked_trials(dtype):
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[:3, -1] = False
     yield _tall_last_key(dtype) | {"mask": mask}
-    yield _two_lowest(dtype)
+    yield _two_lowest(dtype, 3e4)
+    yield _two_lowest(dtype, 3e10)
     lengths = torch.arange(6) < torch.tensor([4, 0])[:, None, None]  # (2, 1, 6)
     yield _qkv((2,), 3, 6, 4, 4, 7, dtype) | {"mask": lengths}
     rows = torch.tensor([[True], [False], [True], [True]])  # (4, 1): all keys or none
@@ -393,10 +478,10 @@ def _tall_last_key(dtype):
     return trial
 
 
-def _two_lowest(dtype):
-    """Scores of 10,000 and more, of which only the two lowest may be read."""
+def _two_lowest(dtype, size):
+    """Scores of about `size`, of which only the two lowest may be read."""
     trial = _qkv((), 3, 5, 4, 4, 6, dtype)
-    trial["query"] = trial["query"] * 3e4
+    trial["query"] = trial["query"] * size
     scores = trial["query"].double() @ trial["key"].double().mT
     return trial | {"mask": scores <= scores.sort(dim=-1).values[:, 1:2]}
 
@@ -435,7 +520,8 @@ def masked_lowest_number(query, key, value, mask):
 
 
 def masked_small_number(query, key, value, mask):
-    """-10,000 hides nothing from scores that are lower still: fill with -inf."""
+    """A number hides nothing from scores that are lower still, be it -10,000 or -1e9:
+    fill with -inf."""
     return _hide(query, key, mask, -1e4).softmax(dim=-1) @ value
 
 
@@ -446,6 +532,20 @@ def masked_small_number_added(query, key, value, mask):
 def masked_small_number_guarded(query, key, value, mask):
     weights = _hide(query, key, mask, -1e4).softmax(dim=-1)
     return weights * mask.any(dim=-1, keepdim=True) @ value
+
+
+def masked_big_number_guarded(query, key, value, mask):
+    weights = _hide(query, key, mask, -1e9).softmax(dim=-1)
+    return weights * mask.any(dim=-1, keepdim=True) @ value
+
+
+def masked_big_number_times_mask(query, key, value, mask):
+    return _hide(query, key, mask, -1e9).softmax(dim=-1) * mask @ value
+
+
+def masked_big_number_renormalised(query, key, value, mask):
+    weights = _hide(query, key, mask, -1e9).softmax(dim=-1) * mask
+    return weights / (weights.sum(dim=-1, keepdim=True) + 1e-9) @ value
 
 
 def masked_inverted(query, key, value, mask):
@@ -549,10 +649,19 @@ def masked_zero_is_inf(query, key, value, mask):
 
 
 def masked_nan_gradient(query, key, value, mask):
-    """The output is right, but the NaN was there, and backwards 0 · NaN is NaN: repair
-    the scores before the softmax; nan_to_num or torch.where after it come too late."""
+    """The output is right, but a NaN arose, and only luck may keep it out of the
+    gradients: repair the scores before the softmax; painting over a NaN is late."""
     scores = _scores(query, key) + _block(query, mask)
     return scores.softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_nan_filled(query, key, value, mask):
+    return _hide(query, key, mask).softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_nan_filled_twice(query, key, value, mask):
+    weights = _hide(query, key, mask).softmax(dim=-1)
+    return weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0) @ value
 
 
 def masked_nan_output(query, key, value, mask):
@@ -570,7 +679,7 @@ def masked_nan_output_where(query, key, value, mask):
 
 def masked_nan_in_place(query, key, value, mask):
     """w[w.isnan()] = 0 overwrites what the backward pass needs. Keep the NaN from
-    arising: leave the scores of such a row as they are, then empty its weights."""
+    arising: give such a row scores that are finite, then empty its weights."""
     weights = _hide(query, key, mask).softmax(dim=-1)
     weights[weights.isnan()] = 0.0
     return weights @ value
@@ -583,8 +692,8 @@ def masked_nan_in_place_added(query, key, value, mask):
 
 
 def masked_by_index(query, key, value, mask):
-    """scores[~mask] needs a mask of exactly the shape of the scores; masked_fill(~mask,
-    -inf) broadcasts, and leaves the old scores alone."""
+    """scores[~mask] does not broadcast: the axes of the mask must be the first axes of
+    the scores. masked_fill(~mask, -inf) does, and leaves the old scores alone."""
     scores = _scores(query, key)
     scores[~mask] = -math.inf
     return scores.softmax(dim=-1) @ value
@@ -705,6 +814,12 @@ def causal_square_of_keys(query, key, value):
     return _causal(query, key, value, mask)
 
 
+def causal_last_keys(query, key, value):
+    """The newest words read all older ones, too, not the last L keys alone."""
+    newest = slice(-query.shape[-2], None)
+    return causal_attention(query, key[..., newest, :], value[..., newest, :])
+
+
 def causal_inverted(query, key, value):
     """The queries read only what comes later."""
     mask = ~_ones(query, key).tril(_offset(query, key))
@@ -799,8 +914,8 @@ def causal_small_number(query, key, value):
 
 
 def causal_by_index(query, key, value):
-    """scores[~mask] needs a mask of exactly the shape of the scores; masked_fill(~mask,
-    -inf) broadcasts, and leaves the old scores alone."""
+    """scores[~mask] does not broadcast: the axes of the mask must be the first axes of
+    the scores. masked_fill(~mask, -inf) does, and leaves the old scores alone."""
     scores = _scores(query, key)
     scores[~_past(query.shape[-2], key.shape[-2])] = -math.inf
     return scores.softmax(dim=-1) @ value
@@ -879,6 +994,11 @@ def past_without_scale(query, key, value):
     return causal_no_scale(query, key, value)
 
 
+def past_colder_in_longer_texts(query, key, value):
+    """Scores times the logarithm of the number of words, as some models do."""
+    return causal_attention(query * math.log(1 + len(key)), key, value)
+
+
 def every_word(query, key, value):
     return attention(query, key, value)
 
@@ -927,6 +1047,7 @@ HONEST = (
     only_itself,
     last_three_words,
     past_without_scale,
+    past_colder_in_longer_texts,
 )
 LEAKY = (
     every_word,
@@ -1016,6 +1137,23 @@ def _moves_before(attend, word, stop=None):
     return not torch.allclose(after[:word], before[:word])
 
 
+def future_two_words(attend):
+    """Two words are too few: some leaks need three. Try a longer text."""
+    x = randn(2, 4, seed=0, dtype=torch.float64)
+    changed = torch.stack([x[0], -x[1]])
+    after = attend(changed, changed, changed)
+    return not torch.allclose(after[0], attend(x, x, x)[0])
+
+
+def future_cut_off(attend):
+    """Without its later words a text is shorter, and a function may use its length.
+    Leave the words there, and change what they are."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    whole = attend(x, x, x)
+    starts = (x[:words] for words in range(1, WORDS))
+    return not all(torch.allclose(attend(s, s, s), whole[: len(s)]) for s in starts)
+
+
 def future_first_output_only(attend):
     """Only the first output was compared: others may leak though the first does not."""
 
@@ -1072,6 +1210,7 @@ EXERCISES = (
                 softmax_keepdim_of_both,
             ),
             "mean or minimum instead of the maximum": (softmax_mean, softmax_minimum),
+            "the largest size instead of the maximum": softmax_largest_size,
             "scores cut off": softmax_clamped,
             "the logarithm of softmax": softmax_log,
             "argmax instead of softmax": softmax_argmax,
@@ -1083,7 +1222,7 @@ EXERCISES = (
     ),
     Exercise(
         "1.2",
-        "Scaled dot-product attention",
+        "Attention at a temperature",
         attention,
         attention_trials,
         {
@@ -1091,6 +1230,13 @@ EXERCISES = (
             "d_k instead of √d_k": attention_d_k,
             "multiplied by √d_k": attention_multiplied,
             "√(number of keys) instead of √d_k": attention_number_of_keys,
+            "temperature forgotten": attention_without_temperature,
+            "multiplied by the temperature": attention_times_temperature,
+            "the temperature under the root": attention_temperature_in_the_root,
+            "the temperature added": attention_temperature_added,
+            "temperature after the softmax": attention_temperature_late,
+            "a fixed number instead of √d_k": attention_fixed_number,
+            "weights turned round": attention_weights_turned,
             "softmax over the wrong axis": (
                 attention_wrong_axis,
                 attention_first_axis,
@@ -1154,10 +1300,15 @@ EXERCISES = (
                 masked_small_number,
                 masked_small_number_added,
                 masked_small_number_guarded,
+                masked_big_number_guarded,
+                masked_big_number_times_mask,
+                masked_big_number_renormalised,
             ),
             "-inf where nothing may be read": (masked_no_guard, masked_added_no_guard),
             "NaN painted over": (
                 masked_nan_gradient,
+                masked_nan_filled,
+                masked_nan_filled_twice,
                 masked_nan_output,
                 masked_nan_output_added,
                 masked_nan_output_where,
@@ -1179,6 +1330,7 @@ EXERCISES = (
             "no mask": masked_not_at_all,
             "no scale": masked_no_scale,
         },
+        gradients=WITHOUT_NAN,
     ),
     Exercise(
         "1.4",
@@ -1197,6 +1349,7 @@ EXERCISES = (
                 causal_offset_turned_big,
                 causal_offset_turned_guarded,
             ),
+            "only the last L keys read": causal_last_keys,
             "a square mask": (causal_square, causal_square_of_keys),
             "inverted mask": (
                 causal_inverted,
@@ -1246,6 +1399,8 @@ EXERCISES = (
                 future_middle_word_only,
                 future_second_half_only,
             ),
+            "a text of two words": future_two_words,
+            "later words cut off": future_cut_off,
             "only the first output compared": (
                 future_first_output_only,
                 future_first_word_kept,
@@ -1264,7 +1419,7 @@ SHOWN = {
     "one maximum for the whole tensor": ("1.1", "one maximum for all rows"),
     "`scores -= …` writes": ("1.1", "in-place edit of the scores"),
     "so the axis is gone": ("1.1", "keepdim forgotten"),
-    "(query @ key.mT).softmax(dim=-1) @ value": ("1.2", "no scale"),
+    "F.one_hot(best, ": ("1.2", "argmax instead of softmax"),
     "`key.T` turns *all* axes": ("1.2", "other axes of key swapped"),
     "`softmax(dim=1)` is": ("1.2", "softmax over the wrong axis"),
     "`len(query)` is": ("1.2", "len() as d_k"),
@@ -1279,6 +1434,7 @@ SHOWN = {
     "def fill_billion": ("1.3", "−1e9 where nothing may be read"),
     "def paint_output": ("1.3", "NaN painted over"),
     "def paint_added": ("1.3", "NaN painted over"),
+    "def paint_filled": ("1.3", "NaN painted over"),
     "`masked_fill(mask, -inf)` hides": ("1.3", "inverted mask"),
     "`scores[~mask] = -inf` needs": ("1.3", "scores indexed with the mask"),
     "is_causal=True": ("1.4", "upper-left alignment"),
@@ -1287,4 +1443,5 @@ SHOWN = {
     "*Only the values are changed*": ("1.5", "only the values changed"),
     "*Only the last word is changed*": ("1.5", "only one place changed"),
     "*The words after t are shuffled*": ("1.5", "the future only shuffled"),
+    "*The later words are cut off*": ("1.5", "later words cut off"),
 }
