@@ -33,6 +33,10 @@ ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
         "~ turns True and False round, not numbers: build the mask with "
         "dtype=torch.bool, or compare (mask == 1).",
     ),
+    r"torch\.return_types\.(max|min)": (
+        "values and places taken for a tensor",
+        "max(dim=...) returns values and their places: take .values, or amax.",
+    ),
     r"is a tuple|'tuple' object|not tuple": (
         "a tuple taken for a tensor",
         "A function that you call returns several things: output, weights = ...",
@@ -236,7 +240,7 @@ def same(a: Tensor, b: Tensor) -> bool:
         return False
     if a.device.type == "meta":
         return True
-    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-6
+    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-6  # √d_k may be single
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 

@@ -103,7 +103,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     did = _runs(function, trials, gradients)
     tried = list(map(Trial, trials, should, did))  # fewer, if an answer had no end
     wrong = [trial for trial in tried if trial.said is not None]
-    again = _second_thoughts(function, tried[:1] if wrong else tried, gradients)
+    again = _second_thoughts(function, wrong[:1] * 2 or tried, gradients)
     if again:
         return Verdict(NOT_YET, again)
     if not wrong:

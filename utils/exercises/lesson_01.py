@@ -42,11 +42,51 @@ def softmax_inputs(dtype):
     yield {"scores": strided + 500}
     yield {"scores": randn(3, 5, seed=5, dtype=dtype)}  # a shape seen before
     yield {"scores": torch.zeros(2, 4, dtype=dtype)}
+    limit = math.log(torch.finfo(dtype).max)
+    yield {"scores": torch.full((3,), limit - 0.5, dtype=dtype)}  # too large in sum
+    yield {"scores": torch.full((2, 3), -1.3 * limit, dtype=dtype)}  # exp rounds to 0
+    yield {"scores": torch.tensor([[2e4, 1.5e4, 0], [-1.5e4, -2e4, -2e4]], dtype=dtype)}
 
 
 def softmax_overflowing(scores):
     """exp(1000) is inf, and inf / inf is NaN: subtract each row's maximum first."""
     return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+
+
+def softmax_with_epsilon(scores):
+    exps = scores.exp()
+    return exps / (exps.sum(dim=-1, keepdim=True) + 1e-9)
+
+
+def softmax_painted(scores):
+    """What overflowed is lost, and painting over the NaN brings nothing back: subtract
+    each row's maximum first."""
+    return softmax_overflowing(scores).nan_to_num()
+
+
+def softmax_turned(scores):
+    """The largest score must get the largest weight: scores minus maximum, not maximum
+    minus scores."""
+    return softmax_overflowing(scores.amax(dim=-1, keepdim=True) - scores)
+
+
+def softmax_below_only(scores):
+    """Numerator and denominator must lose the same: only then does it cancel."""
+    return scores.exp() / softmax_not_normalised(scores).sum(dim=-1, keepdim=True)
+
+
+def softmax_above_only(scores):
+    return softmax_not_normalised(scores) / scores.exp().sum(dim=-1, keepdim=True)
+
+
+def softmax_maximum_added(scores):
+    """The maximum is added where it should be subtracted: everything grows."""
+    return softmax_overflowing(scores + scores.amax(dim=-1, keepdim=True))
+
+
+def softmax_divided_by_maximum(scores):
+    """Division changes the differences between the scores: subtract the maximum."""
+    return softmax_overflowing(scores / scores.amax(dim=-1, keepdim=True))
 
 
 def softmax_wrong_axis(scores):
@@ -118,6 +158,10 @@ def softmax_largest_size(scores):
 def softmax_clamped(scores):
     """Above the limit all scores become equal: subtract the maximum, cut nothing."""
     return softmax_overflowing(scores.clamp(max=80.0))
+
+
+def softmax_clamped_on_both_sides(scores):
+    return softmax_overflowing(scores.clamp(-80.0, 80.0))
 
 
 def softmax_log(scores):
@@ -402,6 +446,53 @@ def attention_weights_turned(query, key, value):
     return _scores(query, key).softmax(dim=-1).mT @ value
 
 
+@at_any_temperature
+def attention_number_of_queries(query, key, value):
+    return _attention(query, key, value, query.shape[-2] ** -0.5)
+
+
+@at_any_temperature
+def attention_half(query, key, value):
+    """** binds tighter than /: d ** 1 / 2 is d / 2. Write d ** 0.5."""
+    return _attention(query, key, value, 2 / query.shape[-1])
+
+
+@at_any_temperature
+def attention_key_not_turned(query, key, value):
+    """query @ key pairs features with words: swap the last two axes of key, key.mT."""
+    return _softmax_read(query @ key, query, value)
+
+
+@at_any_temperature
+def attention_key_reshaped(query, key, value):
+    """reshape and view deal the numbers out anew; key.mT swaps the axes."""
+    turned = key.reshape(*key.shape[:-2], key.shape[-1], key.shape[-2])
+    return _softmax_read(query @ turned, query, value)
+
+
+@at_any_temperature
+def attention_causal(query, key, value):
+    """Nothing was to be hidden: every query reads every key."""
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@at_any_temperature
+def attention_scores(query, key, value):
+    return _scores(query, key)
+
+
+@at_any_temperature
+def attention_key_and_value_swapped(query, key, value):
+    """The query is compared with the keys, and what is read are the values."""
+    return _scores(query, value).softmax(dim=-1) @ key
+
+
+@at_any_temperature
+def attention_softmax_twice(query, key, value):
+    """One softmax is enough: a second one flattens the weights."""
+    return _scores(query, key).softmax(dim=-1).softmax(dim=-1) @ value
+
+
 def attention_without_temperature(query, key, value, temperature=1.0):
     """The temperature is accepted, and changes nothing: divide the scores by it."""
     return _attention(query, key, value)
@@ -481,7 +572,8 @@ def _tall_last_key(dtype):
 def _two_lowest(dtype, size):
     """Scores of about `size`, of which only the two lowest may be read."""
     trial = _qkv((), 3, 5, 4, 4, 6, dtype)
-    trial["query"] = trial["query"] * size
+    for name in ("query", "key"):  # in equal parts: rounding would tell answers apart
+        trial[name] = trial[name] * size**0.5
     scores = trial["query"].double() @ trial["key"].double().mT
     return trial | {"mask": scores <= scores.sort(dim=-1).values[:, 1:2]}
 
@@ -520,7 +612,7 @@ def masked_lowest_number(query, key, value, mask):
 
 
 def masked_small_number(query, key, value, mask):
-    """A number hides nothing from scores that are lower still, be it -10,000 or -1e9:
+    """A number hides nothing from scores that are lower still, be it -100 or -1e9:
     fill with -inf."""
     return _hide(query, key, mask, -1e4).softmax(dim=-1) @ value
 
@@ -532,6 +624,15 @@ def masked_small_number_added(query, key, value, mask):
 def masked_small_number_guarded(query, key, value, mask):
     weights = _hide(query, key, mask, -1e4).softmax(dim=-1)
     return weights * mask.any(dim=-1, keepdim=True) @ value
+
+
+def masked_small_number_times_mask(query, key, value, mask):
+    return _hide(query, key, mask, -1e4).softmax(dim=-1) * mask @ value
+
+
+def masked_small_number_added_guarded(query, key, value, mask):
+    weights = (_scores(query, key) + _block(query, mask, -1e4)).softmax(dim=-1)
+    return weights * _any(mask) @ value
 
 
 def masked_big_number_guarded(query, key, value, mask):
@@ -569,6 +670,44 @@ def masked_inverted_after(query, key, value, mask):
     return masked_after_softmax(query, key, value, ~mask)
 
 
+def _hide_then_zero(query, key, value, hidden, zeroed):
+    """Hide some keys, and set the weights of some queries to 0."""
+    scores = _scores(query, key).masked_fill(hidden, -math.inf)
+    return scores.softmax(dim=-1).masked_fill(zeroed, 0.0) @ value
+
+
+def _any(mask):
+    return mask.any(dim=-1, keepdim=True)
+
+
+def masked_inverted_guarded(query, key, value, mask):
+    return _hide_then_zero(query, key, value, mask & _any(mask), ~_any(mask))
+
+
+def masked_inverted_or_empty(query, key, value, mask):
+    return _hide_then_zero(query, key, value, mask | ~_any(mask), ~_any(mask))
+
+
+def masked_not_emptied(query, key, value, mask):
+    """A query with nothing to read now reads every key: set its weights to 0, too."""
+    return _hide(query, key, mask | ~_any(mask)).softmax(dim=-1) @ value
+
+
+def masked_all(query, key, value, mask):
+    """mask.all says which queries may read EVERY key; ask which may read ANY."""
+    every = mask.all(dim=-1, keepdim=True)
+    return _hide_then_zero(query, key, value, ~mask & every, ~every)
+
+
+def masked_guard_turned(query, key, value, mask):
+    """The rows that may read are emptied, or hidden, not those that may not."""
+    return _hide_then_zero(query, key, value, ~mask & _any(mask), _any(mask))
+
+
+def masked_guard_turned_and(query, key, value, mask):
+    return _hide_then_zero(query, key, value, ~mask & ~_any(mask), ~_any(mask))
+
+
 def masked_after_softmax(query, key, value, mask):
     """The hidden keys have already taken their share; rows no longer sum to 1."""
     return (_scores(query, key).softmax(dim=-1) * mask) @ value
@@ -594,6 +733,18 @@ def masked_renormalised_clamped(query, key, value, mask):
 def masked_renormalised_nan_to_num(query, key, value, mask):
     weights = _scores(query, key).softmax(dim=-1) * mask
     return (weights / weights.sum(dim=-1, keepdim=True)).nan_to_num() @ value
+
+
+def masked_renormalised_guarded(query, key, value, mask):
+    weights = _scores(query, key).softmax(dim=-1) * mask
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / total.masked_fill(~_any(mask), 1.0) @ value
+
+
+def masked_renormalised_without_0(query, key, value, mask):
+    weights = _scores(query, key).softmax(dim=-1) * mask
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / total.masked_fill(total == 0, 1.0) @ value
 
 
 def masked_exps(query, key, value, mask):
@@ -637,6 +788,17 @@ def masked_zero_times_inf(query, key, value, mask):
     return (_scores(query, key) + blocked).softmax(dim=-1) @ value
 
 
+def masked_zero_times_inf_painted(query, key, value, mask):
+    blocked = (~mask).to(query.dtype) * -math.inf
+    return (_scores(query, key) + blocked).softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_zero_times_inf_guarded(query, key, value, mask):
+    blocked = (~mask & _any(mask)).to(query.dtype) * -math.inf
+    weights = (_scores(query, key) + blocked).softmax(dim=-1)
+    return weights.masked_fill(~_any(mask), 0.0) @ value
+
+
 def masked_zero_is_hidden(query, key, value, mask):
     """A score that is allowed, and happens to be 0, is hidden as well."""
     scores = _scores(query, key) * mask
@@ -646,6 +808,12 @@ def masked_zero_is_hidden(query, key, value, mask):
 def masked_zero_is_inf(query, key, value, mask):
     scores = _scores(query, key) * mask
     return scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1) @ value
+
+
+def masked_zero_is_inf_painted(query, key, value, mask):
+    scores = _scores(query, key) * mask
+    weights = scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1)
+    return weights.nan_to_num() @ value
 
 
 def masked_nan_gradient(query, key, value, mask):
@@ -730,6 +898,10 @@ def masked_not_at_all(query, key, value, mask):
     return _attention(query, key, value)
 
 
+def masked_not_at_all_guarded(query, key, value, mask):
+    return _attention(query, key, value) * _any(mask)
+
+
 def masked_no_scale(query, key, value, mask):
     """The scores are not divided by √d_k."""
     return masked_attention(query * query.shape[-1] ** 0.5, key, value, mask)
@@ -748,12 +920,13 @@ def causal_trials(dtype):
     yield _qkv((2,), 3, 5, 8, 6, 1, dtype)
     yield _every_score_zero(dtype)
     yield _tall_last_key(dtype)
-    large = _qkv((), 3, 4, 8, 6, 19, dtype)  # first query: below -39,000
-    yield large | {"query": large["query"] * 3e4}
+    large = _qkv((), 3, 4, 8, 6, 19, dtype)  # first query: below -37,000
+    yield large | {name: large[name] * 170 for name in ("query", "key")}
     yield _qkv((2, 3), 1, 5, 4, 4, 3, dtype)  # the newest word alone
     yield _qkv((), 1, 1, 4, 4, 4, dtype)
     yield _transposed(_qkv((3, 2), 4, 6, 8, 6, 5, dtype))
     yield _qkv((2,), 3, 5, 8, 6, 6, dtype)  # a shape seen before
+    yield _qkv((), 2, 20, 4, 4, 8, dtype)  # long
 
 
 def _causal(query, key, value, mask, hidden=-math.inf):
@@ -840,6 +1013,10 @@ def causal_future(query, key, value):
     return _causal(query, key, value, _ones(query, key).triu(_offset(query, key)))
 
 
+def causal_future_square(query, key, value):
+    return _causal(query, key, value, _ones(query, key).triu())
+
+
 def causal_without_self(query, key, value):
     """The diagonal belongs to what may be read."""
     mask = _ones(query, key).tril(_offset(query, key) - 1)
@@ -888,9 +1065,14 @@ def causal_safe_exps(query, key, value):
 
 
 def causal_added_as_ones(query, key, value):
-    """Adding 1 to the past hides nothing: add -inf to the future."""
+    """Adding 1, or True, hides nothing: add -inf to the future."""
     past = _ones(query, key).tril(_offset(query, key))
     return (_scores(query, key) + past.to(query.dtype)).softmax(dim=-1) @ value
+
+
+def causal_future_added(query, key, value):
+    future = ~_past(query.shape[-2], key.shape[-2])
+    return (_scores(query, key) + future).softmax(dim=-1) @ value
 
 
 def causal_zero_times_inf(query, key, value):
@@ -909,8 +1091,14 @@ def causal_zeroed_scores_square(query, key, value):
 
 
 def causal_small_number(query, key, value):
-    """-10,000 hides nothing from scores that are lower still: fill with -inf."""
+    """A number hides nothing from scores that are lower still, be it -100 or -10,000:
+    fill with -inf."""
     return _causal(query, key, value, _past(query.shape[-2], key.shape[-2]), -1e4)
+
+
+def causal_small_number_added(query, key, value):
+    block = _block(query, _past(query.shape[-2], key.shape[-2]), -1e4)
+    return (_scores(query, key) + block).softmax(dim=-1) @ value
 
 
 def causal_by_index(query, key, value):
@@ -1041,6 +1229,23 @@ def centred_values(query, key, value):
     return causal_attention(query, key, value - value.mean(dim=-2, keepdim=True))
 
 
+def centred_queries(query, key, value):
+    return causal_attention(query - query.mean(dim=-2, keepdim=True), key, value)
+
+
+def two_words_ahead(query, key, value):
+    return _reads(query, key, value, lambda i, j: (j <= i) | (j == i + 2))
+
+
+def third_word_shown(query, key, value):
+    return _reads(query, key, value, lambda i, j: (j <= i) | (j == 2))
+
+
+def hidden_by_minus_five(query, key, value):
+    past = _past(query.shape[-2], key.shape[-2])
+    return _causal(query, key, value, past, -5.0)
+
+
 HONEST = (
     past_and_self,
     past_without_self,
@@ -1059,6 +1264,10 @@ LEAKY = (
     first_word_peeks_at_the_second,
     first_word_is_honest,
     centred_values,
+    centred_queries,
+    two_words_ahead,
+    third_word_shown,
+    hidden_by_minus_five,
 )
 
 
@@ -1093,14 +1302,14 @@ def future_turned(attend):
 
 def future_always(attend):
     """You call every function a leak, even one that is right. The output of the
-    changed word itself may move: compare the earlier ones alone. And change it to
-    ordinary numbers: 0 · inf and 0 · NaN are NaN, hidden or not."""
+    changed word itself may move: compare the earlier ones alone. Start each time from a
+    fresh x.clone(), and change it to ordinary numbers: 0 · inf and 0 · NaN are NaN."""
     return True
 
 
 def future_never(attend):
-    """You find no leak anywhere. Change a later word by much, and compare what the
-    words before it have read."""
+    """You find no leak anywhere. Change a later word by much, in a clone (c = x is the
+    same tensor), and compare what the words before it have read."""
     return False
 
 
@@ -1167,6 +1376,72 @@ def future_first_word_kept(attend):
     return _moves_before(attend, 1, WORDS)
 
 
+def future_queries_not_changed(attend):
+    """A later query can be felt where queries are compared: change it as well."""
+
+    def change(q, k, v, word):
+        return q, _changed(k, word), _changed(v, word)
+
+    return _moved(attend, change)
+
+
+def future_queries_only(attend):
+    """The later keys and values are read: change them as well."""
+    return _moved(attend, lambda q, k, v, word: (_changed(q, word), k, v))
+
+
+def future_without_last(attend):
+    """A leak may be of one word alone: change each word but the first, the last too."""
+    return any(_moves_before(attend, word) for word in range(1, WORDS - 1))
+
+
+def future_from_the_third(attend):
+    return any(_moves_before(attend, word) for word in range(2, WORDS))
+
+
+def future_every_second_word(attend):
+    return any(_moves_before(attend, word) for word in range(1, WORDS, 2))
+
+
+def future_every_other_second_word(attend):
+    return any(_moves_before(attend, word) for word in range(2, WORDS, 2))
+
+
+def future_neighbour_only(attend):
+    """Only the word just before the changed one was compared: a leak may go further."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    before = attend(x, x, x)
+    for word in range(1, WORDS):
+        changed = x.clone()
+        changed[word] = randn(4, seed=word, dtype=x.dtype)
+        after = attend(changed, changed, changed)
+        if not torch.allclose(after[word - 1], before[word - 1]):
+            return True
+    return False
+
+
+def future_coarse(attend):
+    """A leak may be small: compare up to rounding (torch.allclose), not to a tenth."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    before = attend(x, x, x)
+    for word in range(1, WORDS):
+        changed = x.clone()
+        changed[word] = randn(4, seed=word, dtype=x.dtype)
+        after = attend(changed, changed, changed)
+        if not torch.allclose(after[:word], before[:word], atol=0.1):
+            return True
+    return False
+
+
+def future_past_changed(attend):
+    """That an earlier word is felt later is what attention is for: change a later word,
+    and look at the earlier ones."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    changed = torch.cat([-x[:1], x[1:]])
+    after = attend(changed, changed, changed)
+    return not torch.allclose(after[1:], attend(x, x, x)[1:])
+
+
 def future_shuffled(attend):
     """Later words that change places are still the same words: without a mask attention
     does not notice. Change what they are."""
@@ -1192,7 +1467,12 @@ EXERCISES = (
         softmax,
         softmax_inputs,
         {
-            "no maximum subtracted": softmax_overflowing,
+            "no maximum subtracted": (softmax_overflowing, softmax_with_epsilon),
+            "NaN painted over": softmax_painted,
+            "subtracted the wrong way round": softmax_turned,
+            "subtracted in one place only": (softmax_below_only, softmax_above_only),
+            "the maximum added": softmax_maximum_added,
+            "divided by the maximum": softmax_divided_by_maximum,
             "softmax over the wrong axis": (
                 softmax_wrong_axis,
                 softmax_first_axis,
@@ -1211,7 +1491,7 @@ EXERCISES = (
             ),
             "mean or minimum instead of the maximum": (softmax_mean, softmax_minimum),
             "the largest size instead of the maximum": softmax_largest_size,
-            "scores cut off": softmax_clamped,
+            "scores cut off": (softmax_clamped, softmax_clamped_on_both_sides),
             "the logarithm of softmax": softmax_log,
             "argmax instead of softmax": softmax_argmax,
             "one maximum for all rows": (softmax_global_max, softmax_global_amax),
@@ -1229,7 +1509,16 @@ EXERCISES = (
             "no scale": attention_no_scale,
             "d_k instead of √d_k": attention_d_k,
             "multiplied by √d_k": attention_multiplied,
-            "√(number of keys) instead of √d_k": attention_number_of_keys,
+            "√(number of words) instead of √d_k": (
+                attention_number_of_keys,
+                attention_number_of_queries,
+            ),
+            "** 1 / 2 is not a root": attention_half,
+            "key not transposed": attention_key_not_turned,
+            "key reshaped, not transposed": attention_key_reshaped,
+            "a causal mask": attention_causal,
+            "key and value swapped": attention_key_and_value_swapped,
+            "softmax twice": attention_softmax_twice,
             "temperature forgotten": attention_without_temperature,
             "multiplied by the temperature": attention_times_temperature,
             "the temperature under the root": attention_temperature_in_the_root,
@@ -1256,7 +1545,7 @@ EXERCISES = (
             "one sum for all rows": (attention_one_sum, attention_one_sum_overflowing),
             "keys read instead of values": attention_reads_keys,
             "query and key swapped": attention_roles_swapped,
-            "weights returned": attention_weights,
+            "weights returned": (attention_weights, attention_scores),
             "argmax instead of softmax": attention_hard,
             "scale after softmax": attention_scale_after,
             "no softmax": attention_without_softmax,
@@ -1278,13 +1567,20 @@ EXERCISES = (
                 masked_inverted_big,
                 masked_inverted_added,
                 masked_inverted_after,
+                masked_inverted_guarded,
+                masked_inverted_or_empty,
             ),
+            "weights not emptied": masked_not_emptied,
+            "all instead of any": masked_all,
+            "the guard turned round": masked_guard_turned,
             "mask after softmax": masked_after_softmax,
             "renormalised after the softmax": (
                 masked_renormalised,
                 masked_renormalised_with_epsilon,
                 masked_renormalised_clamped,
                 masked_renormalised_nan_to_num,
+                masked_renormalised_guarded,
+                masked_renormalised_without_0,
                 masked_exps,
                 masked_exps_with_epsilon,
                 masked_safe_exps,
@@ -1300,6 +1596,8 @@ EXERCISES = (
                 masked_small_number,
                 masked_small_number_added,
                 masked_small_number_guarded,
+                masked_small_number_times_mask,
+                masked_small_number_added_guarded,
                 masked_big_number_guarded,
                 masked_big_number_times_mask,
                 masked_big_number_renormalised,
@@ -1325,9 +1623,21 @@ EXERCISES = (
             "keepdim forgotten": masked_any_without_keepdim,
             "any over the wrong axis": masked_any_of_the_queries,
             "mask added as ones": masked_added_as_ones,
-            "0 times -inf": masked_zero_times_inf,
-            "0 read as hidden": (masked_zero_is_hidden, masked_zero_is_inf),
-            "no mask": masked_not_at_all,
+            "0 times -inf": (
+                masked_zero_times_inf,
+                masked_zero_times_inf_painted,
+                masked_zero_times_inf_guarded,
+            ),
+            "0 read as hidden": (
+                masked_zero_is_hidden,
+                masked_zero_is_inf,
+                masked_zero_is_inf_painted,
+            ),
+            "no mask": (
+                masked_not_at_all,
+                masked_not_at_all_guarded,
+                masked_guard_turned_and,
+            ),
             "no scale": masked_no_scale,
         },
         gradients=WITHOUT_NAN,
@@ -1356,7 +1666,7 @@ EXERCISES = (
                 causal_inverted_inf,
                 causal_inverted_big,
             ),
-            "the future instead of the past": causal_future,
+            "the future instead of the past": (causal_future, causal_future_square),
             "a token may not read itself": (
                 causal_without_self,
                 causal_without_self_inf,
@@ -1370,9 +1680,12 @@ EXERCISES = (
                 causal_exps,
                 causal_safe_exps,
             ),
-            "mask added as ones": causal_added_as_ones,
+            "mask added as ones": (causal_added_as_ones, causal_future_added),
             "0 times -inf": causal_zero_times_inf,
-            "a fill that is not low enough": causal_small_number,
+            "a fill that is not low enough": (
+                causal_small_number,
+                causal_small_number_added,
+            ),
             "scores indexed with the mask": (causal_by_index, causal_by_index_square),
             "lengths counted from the front": (causal_first_axes, causal_second_axes),
             "no scale": causal_no_scale,
@@ -1399,6 +1712,17 @@ EXERCISES = (
                 future_middle_word_only,
                 future_second_half_only,
             ),
+            "not every place changed": (
+                future_without_last,
+                future_from_the_third,
+                future_every_second_word,
+                future_every_other_second_word,
+            ),
+            "the queries not changed": future_queries_not_changed,
+            "only the queries changed": future_queries_only,
+            "only the neighbour compared": future_neighbour_only,
+            "a comparison too coarse": future_coarse,
+            "the past changed, not the future": future_past_changed,
             "a text of two words": future_two_words,
             "later words cut off": future_cut_off,
             "only the first output compared": (
