@@ -542,7 +542,8 @@ def masked_trials(dtype):
     mask[:3, -1] = False
     yield _tall_last_key(dtype) | {"mask": mask}
     yield _two_lowest(dtype, 3e4)
-    yield _two_lowest(dtype, 3e10)
+    if dtype == torch.float64:  # single precision would round the gradients visibly
+        yield _two_lowest(dtype, 3e10)
     lengths = torch.arange(6) < torch.tensor([4, 0])[:, None, None]  # (2, 1, 6)
     yield _qkv((2,), 3, 6, 4, 4, 7, dtype) | {"mask": lengths}
     rows = torch.tensor([[True], [False], [True], [True]])  # (4, 1): all keys or none
