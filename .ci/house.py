@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from functools import cached_property
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -23,6 +24,30 @@ METADATA = {  # all that a notebook says about itself; .ci/refresh writes it
     "language_info": {"name": "python"},
 }
 CELL_METADATA = {"tags", "jupyter", "cellView", "jp-MarkdownHeadingCollapsed"}
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+
+# The set-up cell of every notebook, folded, and the line of Markdown right above it.
+# .ci/publish writes the repository's own address in the place of OWNER/NAME.
+SETUP_LINE = (
+    "The next cell finds the course's files, or fetches them if this notebook was "
+    "opened alone, as in Colab. It installs nothing."
+)
+SETUP_CELL = """\
+# @title Set-up: find the course's files, or fetch them once
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPO_URL = os.environ.get("COURSE_REPO_URL", "https://github.com/OWNER/NAME")
+places = [Path.cwd(), *Path.cwd().parents, Path("attention-head-by-head").resolve()]
+root = next((p for p in places if (p / "utils" / "attention.py").is_file()), places[-1])
+if not root.exists():  # opened alone: fetch the course
+    assert "/OWNER/" not in REPO_URL, "set COURSE_REPO_URL to the course's address"
+    subprocess.run(["git", "clone", "-q", "--depth=1", REPO_URL, str(root)], check=True)
+os.chdir(root / "notebooks")
+sys.path.insert(0, str(root))"""
+SETUP_ADDRESS = re.compile(r'(?<="COURSE_REPO_URL", "https://github\.com/)[^"]+')
 REFRESH = "run .ci/refresh on it"
 
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}")
@@ -79,6 +104,11 @@ def said(output):
     parts += [text(data[mime]) for mime in data if mime.startswith("text/")]
     parts += output.get("traceback", [])
     return re.sub(r"\x1b\[[\d;]*m|base64,[\w+/=]+", "", "\n".join(parts))
+
+
+def read(html):
+    """The words that a page shows of a piece of HTML."""
+    return unescape(re.sub(r"<[^>]*>", "", text(html))).replace("\xa0", " ")
 
 
 def prose(markdown):
@@ -182,17 +212,21 @@ def digits(book):
 
 
 @rule
+def caption(book):
+    for cell in book.code:
+        data = [output.get("data", {}) for output in cell["outputs"]]
+        for picture, below in zip(data, [*data[1:], {}]):
+            if not picture.keys() & {"image/png", "image/jpeg"}:
+                continue
+            words = text(below.get("text/plain"))
+            if "text/plain" in picture or read(below.get("text/html")) != words:
+                yield cell, "a picture without a caption under it: show(figure)"
+            elif len(words) < 40 or not re.search(r"\d", words):
+                yield cell, f"caption {words[:40]!r}: 40+ letters, and with numbers"
+
+
+@rule
 def alt_text(book):
-    for cell, output in book.outputs:
-        data = output.get("data", {})
-        alt = text(data.get("text/plain"))
-        if not data.keys() & {"image/png", "image/jpeg"}:
-            continue
-        if alt.startswith("<Figure") or len(alt) < 40 or not re.search(r"\d", alt):
-            yield (
-                cell,
-                f"alt text {alt[:40]!r}: say what is seen in 40+ letters and digits",
-            )
     for cell in book.markdown:
         yield from ((cell, message) for message in images_without_alt(cell["source"]))
 
@@ -217,14 +251,18 @@ def compared_by_nbval(book):
 
 @rule
 def set_up_cell(book):
+    if not book.code or SETUP_ADDRESS.sub("OWNER/NAME", book.setup) != SETUP_CELL:
+        yield None, "the first code cell is not SETUP_CELL of .ci/house.py: copy it"
+        return
+    setup = book.code[0]
     first = Notebook(min(book.path.parent.glob("*.ipynb")))
-    where = book.code[0] if book.code else None
     if book.setup != first.setup:
-        yield where, f"set-up cell differs from the one in {first.path.name}: copy it"
-    if where is None or "COURSE_REPO_URL" not in book.setup:
-        yield where, "the first code cell is not the set-up cell: put it first"
-    elif len(code_lines(where)) > 12:
-        yield where, f"{len(code_lines(where))} lines of set-up: 12 at most"
+        yield setup, f"names another address than {first.path.name}: run .ci/publish"
+    if setup["metadata"] != FOLDED:
+        yield setup, f"not folded: its metadata are {FOLDED}"
+    above = text(book.cells[max(book.cells.index(setup) - 1, 0)]["source"])
+    if above.rpartition("\n")[2] != SETUP_LINE:
+        yield setup, "the line above it is not SETUP_LINE of .ci/house.py: copy it"
 
 
 @rule

@@ -1,11 +1,11 @@
 """Tests of the house rules: each fails on the notebooks that break it, and only it."""
 
 import json
+from html import escape
 
 import house
 import pytest
 
-SETUP = 'REPO = ("COURSE_REPO_URL", "https://github.com/OWNER/NAME")'
 FIRST = """# 01 A title
 
 [![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/NAME/blob/main/notebooks/01_good.ipynb)
@@ -13,7 +13,7 @@ FIRST = """# 01 A title
 *You will be able to* read [the end](#What-you-now-know) and [itself](01_good.ipynb).
 """
 LAST = "## What you now know\n\nMuch.\n\n## Check yourself\n\n![a cat](cat.png)\n"
-ALT = "Heat map: head 2 puts 1.00 of its weight on the previous token; null 0.06."
+CAPTION = "Head 2 puts 1.00 of its weight on <pad> & → the previous token; null 0.06."
 
 
 def markdown(name, source):
@@ -40,14 +40,21 @@ def display(**data):
     return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
+def shown(caption, png="iVBO"):
+    """The outputs of a figure: the picture and, under it, its caption."""
+    html = f'<p style="opacity: 0.8">{escape(caption).replace(" →", "&nbsp;→")}</p>'
+    return [display(image_png=png), display(text_html=html, text_plain=caption)]
+
+
 def good():
     """A notebook that breaks no rule."""
+    setup = code(1, house.SETUP_CELL)
     return {
         "cells": [
-            markdown("first", FIRST),
-            code(1, SETUP),
+            markdown("first", f"{FIRST}\n{house.SETUP_LINE}"),
+            {**setup, "metadata": dict(house.FOLDED)},
             code(2, "print(shares)", stream("0.125 and 1e-05\n")),
-            code(3, "show(figure)", display(image_png="iVBO", text_plain=ALT)),
+            code(3, "show(figure)", *shown(CAPTION)),
             markdown("last", LAST),
         ],
         "metadata": house.METADATA,
@@ -99,20 +106,19 @@ def error(nb):
     ]
 
 
-def figure(alt):
-    return puts(3, "outputs", [display(image_png="iVBO", text_plain=alt)])
+def figure(*outputs):
+    return puts(3, "outputs", list(outputs))
 
 
-def not_this_owner(nb):
-    nb["cells"][0]["source"] = FIRST.replace("OWNER", "other")
+def replaces(index, old, new):
+    """A breaker: a cell's source says something else."""
 
+    def breaks(nb):
+        source = nb["cells"][index]["source"]
+        assert old in source
+        nb["cells"][index]["source"] = source.replace(old, new)
 
-def not_this_file(nb):
-    nb["cells"][0]["source"] = FIRST.replace("blob/main/notebooks/01", "blob/main/01")
-
-
-def not_this_number(nb):
-    nb["cells"][0]["source"] = FIRST.replace("# 01", "# 02")
+    return breaks
 
 
 LONG = "x = " + "1 + " * 30 + "1"
@@ -120,7 +126,7 @@ BREAKERS = [  # the rule, and a change of the good notebook that breaks it
     ("file_format", lambda nb: nb.update(nbformat_minor=4)),
     (
         "file_format",
-        puts(3, "outputs", [display(image_png="A" * 10**6, text_plain=ALT)]),
+        figure(*shown(CAPTION, png="A" * 10**6)),
     ),
     ("metadata", lambda nb: nb.update(metadata={})),
     ("metadata", puts(2, "metadata", {"execution": {}})),
@@ -144,22 +150,28 @@ BREAKERS = [  # the rule, and a change of the good notebook that breaks it
     ("digits", says("0.123456")),
     ("digits", says("5.96e-08")),
     ("digits", says("6e-08")),
-    ("alt_text", figure("<Figure size 640x480 with 1 Axes and no words at all>")),
-    ("alt_text", figure("Head 2")),
-    (
-        "alt_text",
-        figure("A heat map that shows which head does what, without a number"),
-    ),
+    ("caption", figure(shown(CAPTION)[0])),
+    ("caption", figure(*shown(CAPTION)[::-1])),
+    ("caption", figure(shown(CAPTION)[0], display(text_plain=CAPTION))),
+    ("caption", figure(shown(CAPTION)[0], stream(CAPTION))),
+    ("caption", figure(display(image_png="", text_plain="<Fig>"), shown(CAPTION)[1])),
+    ("caption", figure(shown(CAPTION)[0], *shown(CAPTION))),
+    ("caption", figure(*shown("Head 2"))),
+    ("caption", figure(*shown("Which head does what is here without any number"))),
     ("alt_text", appends(4, "![](cat.png)")),
     ("alt_text", appends(4, '<img src="cat.png">')),
     ("compared_by_nbval", tagged("nbval-ignore-output")),
     ("compared_by_nbval", tagged("nbval-skip")),
     ("compared_by_nbval", appends(2, "# NBVAL_IGNORE_OUTPUT")),
-    ("set_up_cell", puts(1, "source", SETUP.replace("COURSE", "FORCE"))),
-    ("set_up_cell", puts(1, "source", SETUP + "\npass" * 12)),
+    ("set_up_cell", appends(1, "import math")),
+    ("set_up_cell", replaces(1, "COURSE_REPO_URL", "FORCE_REPO_URL")),
+    ("set_up_cell", puts(1, "metadata", {})),
+    ("set_up_cell", puts(1, "metadata", {**house.FOLDED, "tags": ["a"]})),
+    ("set_up_cell", puts(0, "source", FIRST)),
+    ("set_up_cell", appends(0, "More.")),
     ("size_of_cells", puts(2, "source", "pass\n" * 26)),
     ("size_of_cells", puts(2, "source", LONG)),
-    ("frame", not_this_number),
+    ("frame", replaces(0, "# 01", "# 02")),
     ("frame", puts(4, "source", "## What you now know\n")),
     ("links", appends(4, "[next](02_none.ipynb)")),
     ("links", appends(4, "[up](#No-such-heading)")),
@@ -167,8 +179,8 @@ BREAKERS = [  # the rule, and a change of the good notebook that breaks it
     ("links", appends(4, "[root](/cat.png)")),
     ("links", appends(4, '<a href="none.png">x</a>')),
     ("links", appends(4, "[ref]: none.md")),
-    ("colab_badge", not_this_file),
-    ("colab_badge", not_this_owner),
+    ("colab_badge", replaces(0, "blob/main/notebooks/01", "blob/main/01")),
+    ("colab_badge", replaces(0, "OWNER", "other")),
 ]
 
 
@@ -188,13 +200,15 @@ def test_every_rule_is_tested():
     assert {check.__name__ for check in house.RULES} == {name for name, _ in BREAKERS}
 
 
-def test_set_up_cells_differ(tmp_path):
+def test_set_up_cells_name_one_address(tmp_path):
     findings(tmp_path, good())
     book = json.loads(json.dumps(good()).replace("01_good", "02_too"))
     book["cells"][0]["source"] = book["cells"][0]["source"].replace("# 01", "# 02")
     assert findings(tmp_path, book, "02_too.ipynb") == []
-    book["cells"][1]["source"] += "\npass"
-    assert "cell 1 (id code-1)" in findings(tmp_path, book, "02_too.ipynb")[0]
+    for index in (0, 1):
+        replaces(index, "OWNER/NAME", "ada/attention")(book)
+    (found,) = findings(tmp_path, book, "02_too.ipynb")
+    assert "cell 1 (id code-1)" in found and found.endswith("[set_up_cell]")
 
 
 def test_allowed(tmp_path):
@@ -212,3 +226,10 @@ def test_links_of_readme(tmp_path):
     page = tmp_path / "README.md"
     page.write_text("# A title, or two\n[a](#a-title-or-two) [b](none) ![](README.md)")
     assert len(house.page_findings(page)) == 2
+
+
+def test_the_set_up_cell_is_short():
+    title, *lines = house.SETUP_CELL.splitlines()
+    assert title.startswith("# @title ")
+    assert len(list(filter(str.strip, lines))) <= 12
+    assert all(len(line) <= 88 for line in lines)

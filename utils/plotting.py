@@ -1,4 +1,4 @@
-"""House style, figures with a description, heatmaps and grids of heads."""
+"""House style, figures with a caption, heatmaps and grids of heads."""
 
 import base64
 import io
@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from utils import captions
+from utils.captions import ROUNDING, Description
+
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
-LONGEST_LABEL = 16  # letters
 WIDEST = 9.0  # inches
-ROUNDING = 1e-6  # a weight this little below 0 is a 0
-VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "": "∅"}
 
 Tokens = list[str] | Literal[False] | None  # words, no labels, or positions
 
@@ -39,14 +39,20 @@ def style() -> None:
     )
 
 
-def show(figure: Figure, alt: str) -> None:
-    """Display a figure as a PNG together with its description, and close it.
+def show(figure: Figure, caption: str | None = None) -> None:
+    """Display a figure as a PNG with its caption under it, and close it.
 
-    alt: the finding in words, with its numbers. It stands for the picture where the
-    picture cannot be seen, and it is what the tests compare.
+    caption: the finding in words, with its numbers. Everybody reads it, and it is what
+        the tests compare. Without one, `heatmap` and `plot_heads` say what they drew:
+        the strongest key of each query, each head's strongest pair, or the extremes of
+        a signed matrix.
+    Raises ValueError for a caption that is no sentence, and where there is none.
     """
-    if not isinstance(alt, str) or len(alt.split()) < 5:
-        raise ValueError(f"alt is {alt!r}; say in a sentence what the figure shows.")
+    caption = _description(figure) if caption is None else caption
+    if not isinstance(caption, str) or len(caption.split()) < 5:
+        raise ValueError(
+            f"caption is {caption!r}; say in a sentence what the figure shows."
+        )
     png = io.BytesIO()
     figure.savefig(
         png,
@@ -57,7 +63,10 @@ def show(figure: Figure, alt: str) -> None:
     )
     plt.close(figure)
     encoded = base64.b64encode(png.getvalue()).decode()
-    display({"image/png": encoded, "text/plain": alt}, raw=True)
+    # Two outputs, because of several forms of one output a page shows only one. The
+    # picture has no words: where only words can be shown, the caption is there once.
+    display({"image/png": encoded}, raw=True)
+    display({"text/html": captions.as_html(caption), "text/plain": caption}, raw=True)
 
 
 def heatmap(
@@ -81,6 +90,7 @@ def heatmap(
     signed: red and blue around zero; otherwise one colour scale from 0 to `vmax`
         (default 1, the scale of attention weights).
     annotate: write the numbers (default: where they fit, up to 8 x 8).
+    The figure knows what it shows: `show(ax.figure)` needs no caption.
     Raises ValueError for NaN, and for infinite or (unless `signed`) negative cells
     that the mask does not hide; TypeError for a mask that is not bool.
     """
@@ -88,8 +98,9 @@ def heatmap(
     rows, columns = matrix.shape
     mask = _checked_mask(mask, rows, columns)
     largest = _largest(matrix[mask], signed)
-    query_ticks = _ticks("queries", queries, rows)
-    key_ticks = _ticks("keys", keys, columns)
+    most = 8 if ax is None else _positions_that_fit(ax)
+    query_ticks = _ticks("queries", queries, rows, most)
+    key_ticks = _ticks("keys", keys, columns, most)
     if ax is None:
         size = _size(rows, columns, max(map(len, key_ticks.values()), default=0))
         ax = plt.figure(figsize=size, layout="constrained").subplots()
@@ -101,6 +112,8 @@ def heatmap(
         vmax = largest if signed else 1.0
     vmax = vmax or 1.0  # a matrix of zeros needs a scale too
     annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
+    if annotate:
+        annotate = _written(matrix)
     sns.heatmap(
         matrix.numpy(),
         ax=ax,
@@ -109,13 +122,16 @@ def heatmap(
         vmax=vmax,
         cmap="RdBu_r" if signed else "viridis",
         annot=annotate,
-        fmt=".2f",
+        fmt="",
         annot_kws={"size": 8},
         cbar=colorbar,
         linewidths=0.5 if max(rows, columns) <= MOST_LABELS else 0,
         xticklabels=False,  # seaborn would read a token as mathematics
         yticklabels=False,
     )
+    describe = captions.extremes if signed else captions.strongest_keys
+    names = captions.names(queries, rows), captions.names(keys, columns)
+    ax.collections[-1].description = describe(matrix, mask, *names)
     _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key (is read)", ylabel="query (reads)")
     ax.set_title(title, parse_math=False)
@@ -137,9 +153,10 @@ def plot_heads(
     tokens: the words of the queries, and of the keys unless `keys` is given; None for
         positions, False for no labels. Words that do not fit give way to positions.
     mask: bool (queries, keys), True = may be read. titles: one per head.
+    The figure knows each head's strongest pair: `show(figure)` needs no caption.
     Raises ValueError for NaN, for weights outside 0 to 1, for a batch of sentences.
     """
-    weights = torch.as_tensor(weights)
+    weights = torch.as_tensor(weights).detach().cpu().float()
     if weights.dim() == 4 and len(weights) == 1:
         weights = weights[0]
     if weights.dim() != 3 or 0 in weights.shape:
@@ -159,6 +176,8 @@ def plot_heads(
     lines = math.ceil(count / columns)
     side = min(WIDEST / columns, 3.2)
     mask = _checked_mask(mask, rows, width)  # before there is a figure to leave behind
+    titles = [f"head {head}" for head in range(count)] if titles is None else titles
+    names = captions.names(tokens, rows), captions.names(keys, width)
     tokens = _if_they_fit("tokens", tokens, rows, side)
     keys = _if_they_fit("keys", keys, width, side)
     size = (side * columns, lines * side * _shape(rows, width) + 0.5)
@@ -168,7 +187,6 @@ def plot_heads(
         if head >= count:
             ax.set_axis_off()
             continue
-        title = f"head {head}" if titles is None else titles[head]
         heatmap(
             weights[head],
             ax,
@@ -176,13 +194,32 @@ def plot_heads(
             keys=keys if head >= count - columns else False,
             mask=mask,
             annotate=False,
-            title=title,
+            title=titles[head],
         )
         ax.set(xlabel="", ylabel="")
         ax.tick_params(labelsize=7)
     figure.supxlabel("key (is read)", fontsize="small")
     figure.supylabel("query (reads)", fontsize="small")
+    figure.description = captions.strongest_pairs(weights, mask, *names, titles)
     return figure
+
+
+def _description(figure: Figure) -> str:
+    """What the figure says of itself, from what is drawn in it now."""
+    if isinstance(getattr(figure, "description", None), Description):
+        return captions.caption_of([("", figure.description)])
+    panels = [
+        (ax.get_title(), drawn.description)
+        for ax in figure.axes
+        for drawn in ax.collections
+        if isinstance(getattr(drawn, "description", None), Description)
+    ]
+    if not panels:
+        raise ValueError(
+            "only heatmap and plot_heads know what they drew; say it of this figure: "
+            "show(figure, caption), a sentence with its numbers."
+        )
+    return captions.caption_of(panels)
 
 
 def _checked_matrix(matrix) -> Tensor:
@@ -226,6 +263,11 @@ def _largest(cells: Tensor, signed: bool) -> float:
     return float(cells.abs().max()) if cells.numel() else 0.0
 
 
+def _written(matrix: Tensor) -> list[list[str]]:
+    """The numbers in the cells, with the digits of the caption."""
+    return [[f"{x:.2f}" for x in row] for row in captions.printed(matrix).tolist()]
+
+
 def _shape(rows: int, columns: int) -> float:
     """Height over width of a picture: a row of 50 cells is not drawn as a thread."""
     return min(max(rows / columns, 0.4), 2.0)
@@ -239,8 +281,14 @@ def _size(rows: int, columns: int, letters: int) -> tuple[float, float]:
     return width, max(height, lines, 0.6) + 0.75 + 0.09 * letters
 
 
-def _ticks(name: str, tokens: Tokens, size: int) -> dict[int, str]:
-    """The labels of an axis by the cell that they name."""
+def _positions_that_fit(ax: Axes) -> int:
+    """The number of positions that can stand side by side in a panel, at most 8."""
+    inches = ax.bbox.width / ax.figure.dpi
+    return min(max(int(inches / 0.15), 2), 8)
+
+
+def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str]:
+    """The labels of an axis by the cell that they name: words, or `most` positions."""
     if tokens is False:
         return {}
     if tokens is not None:
@@ -256,24 +304,14 @@ def _ticks(name: str, tokens: Tokens, size: int) -> dict[int, str]:
                 f"there are {len(tokens)} {name} but {size} in the matrix."
             )
         if size <= MOST_LABELS:
-            return {cell: _visible(token) for cell, token in enumerate(tokens)}
-    return {cell: str(cell) for cell in range(0, size, math.ceil(size / 8))}
+            return {cell: captions.visible(token) for cell, token in enumerate(tokens)}
+    return {cell: str(cell) for cell in range(0, size, math.ceil(size / most))}
 
 
 def _if_they_fit(name: str, tokens: Tokens, size: int, side: float) -> Tokens:
     """The tokens, or None (positions) if a panel of `side` inches cannot hold them."""
     words = len(_ticks(name, tokens, size))
     return tokens if 0.1 * words <= 0.85 * side else None
-
-
-def _visible(token: str) -> str:
-    """A token as it is labelled: nothing invisible, nothing endless."""
-    if token in VISIBLE:
-        return VISIBLE[token]
-    token = "".join(
-        c if c.isprintable() else VISIBLE.get(c, ascii(c)[1:-1]) for c in token
-    )
-    return token if len(token) <= LONGEST_LABEL else f"{token[: LONGEST_LABEL - 1]}…"
 
 
 def _label(ax: Axes, queries: dict[int, str], keys: dict[int, str]) -> None:

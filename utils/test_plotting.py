@@ -1,8 +1,10 @@
 """Pictures show what they are given, fit the page, and refuse to distort it."""
 
 import base64
+import io
 import struct
 import warnings
+from html import escape
 
 import matplotlib
 import pytest
@@ -13,9 +15,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from utils import plotting  # noqa: E402
+from utils.captions import as_html  # noqa: E402
 from utils.plotting import heatmap, plot_heads, show  # noqa: E402
 
-ALT = "What this figure shows, in words."
+CAPTION = "What this figure shows, in words."
 THIRDS = torch.full((3, 3), 1 / 3)
 CAUSAL = torch.ones(3, 3, dtype=torch.bool).tril()
 HIDDEN = THIRDS.masked_fill(~CAUSAL, -torch.inf)
@@ -32,7 +35,7 @@ def house_style():
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What has been displayed, newest last."""
+    """What has been displayed, newest last: a picture, its caption, a picture, ..."""
     displayed = []
     monkeypatch.setattr(plotting, "display", lambda data, raw: displayed.append(data))
     return displayed
@@ -69,6 +72,60 @@ def test_without_words_positions_stand_at_the_centres_of_cells(size, step):
     assert words(heatmap(torch.ones(2, 2), queries=False).yaxis) == []
 
 
+def test_24_words_can_be_read_and_25_cannot():
+    for size, first in ((24, "word"), (25, "0")):
+        ax = heatmap(torch.ones(1, size), keys=["word"] * size)
+        assert words(ax.xaxis)[0] == first
+
+
+def test_positions_stand_apart_in_narrow_panels():
+    narrow = plot_heads(torch.zeros(8, 40, 40), columns=8)
+    assert words(narrow.axes[0].xaxis) == words(narrow.axes[0].yaxis)
+    assert words(narrow.axes[0].xaxis) == ["0", "10", "20", "30"]
+    wide = plot_heads(torch.zeros(4, 40, 40))
+    assert words(wide.axes[0].xaxis)[:2] == ["0", "5"]
+
+
+@pytest.mark.parametrize(("letters", "turn"), [("a", 0), ("ab", 0), ("abc", 90)])
+def test_labels_of_three_letters_lie_on_their_side(letters, turn):
+    ax = heatmap(THIRDS, queries=["long word"] * 3, keys=[letters] * 3)
+    assert [label.get_rotation() for label in ax.get_xticklabels()] == [turn] * 3
+    assert [label.get_rotation() for label in ax.get_yticklabels()] == [0] * 3
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (9, 8), (8, 9)])
+def test_numbers_are_written_where_they_fit(rows, columns):
+    zeros = torch.zeros(rows, columns)
+    written = rows * columns if (rows, columns) == (8, 8) else 0
+    assert len(heatmap(zeros).texts) == written
+    assert len(heatmap(zeros, annotate=True).texts) == rows * columns
+    assert len(heatmap(zeros, annotate=False).texts) == 0
+
+
+def test_numbers_are_written_with_the_digits_of_the_caption():
+    ax = heatmap(torch.tensor([[0.125, -0.001]]), signed=True)
+    assert [cell.get_text() for cell in ax.texts] == ["0.13", "0.00"]
+
+
+def test_a_wide_matrix_is_lower_than_a_square_one_and_a_tall_one_higher():
+    shapes = [(2, 8), (8, 8), (16, 8)]
+    for draw in (heatmap, lambda matrix: plot_heads(matrix[None]).axes[0]):
+        sizes = [draw(torch.zeros(shape)).figure.get_size_inches() for shape in shapes]
+        widths, heights = zip(*map(tuple, sizes), strict=True)
+        assert len(set(widths)) == 1
+        assert heights[0] < 0.8 * heights[1] < 0.6 * heights[2]
+
+
+def test_heads_in_one_column_stand_below_each_other():
+    figure = plot_heads(torch.zeros(3, 3, 3), columns=1)
+    places = [ax.get_subplotspec() for ax in figure.axes]
+    assert [(p.rowspan.start, p.colspan.start) for p in places] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ]
+
+
 def test_only_the_outer_panels_are_labelled():
     figure = plot_heads(THIRDS.expand(6, 3, 3), list("abc"))
     assert [words(ax.yaxis) for ax in figure.axes[:6]] == [
@@ -88,8 +145,8 @@ def test_a_token_is_drawn_as_it_is(shown):
     seen = [r"$\foo$", "<b>", "a⏎b", "∅", "␣", "$x$", r"\u200b", "w" * 15 + "…"]
     assert words(ax.xaxis) == words(ax.yaxis) == seen
     assert not any(label.get_parse_math() for label in ax.get_xticklabels())
-    show(ax.figure, ALT)  # mathematics would raise here
-    assert len(shown) == 1
+    show(ax.figure, CAPTION)  # mathematics would raise here
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize(
@@ -102,10 +159,10 @@ def test_every_shape_fits_the_page(shape, shown):
     labels = {"queries": ["understanding"] * rows, "keys": ["understanding"] * columns}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        show(heatmap(torch.zeros(shape), **labels, colorbar=True).figure, ALT)
+        show(heatmap(torch.zeros(shape), **labels, colorbar=True).figure, CAPTION)
         for heads in (1, 4):
-            show(plot_heads(torch.zeros(heads, *shape)), ALT)
-    for data in shown:
+            show(plot_heads(torch.zeros(heads, *shape)), CAPTION)
+    for data in shown[::2]:
         png = base64.b64decode(data["image/png"])
         width, height = struct.unpack(">II", png[16:24])
         assert width <= 9 * plt.rcParams["figure.dpi"]
@@ -128,7 +185,7 @@ def test_the_layout_does_not_depend_on_the_style():
         (ValueError, "mask has shape", lambda: heatmap(THIRDS, mask=CAUSAL[:2])),
         (ValueError, "2 keys but 3", lambda: heatmap(THIRDS, keys=["a", "b"])),
         (TypeError, "list of words", lambda: heatmap(THIRDS, keys="abc")),
-        (TypeError, "list of words", lambda: heatmap(THIRDS, queries=[1, 2, 3])),
+        (TypeError, "list of words", lambda: heatmap(THIRDS, queries=["a", 2, "c"])),
         (TypeError, "list of words", lambda: plot_heads(THIRDS[None], "abc")),
         (ValueError, r"\(0, 3, 3\)", lambda: plot_heads(THIRDS[None][:0])),
         (ValueError, "1 or more", lambda: plot_heads(THIRDS[None], columns=0)),
@@ -155,13 +212,69 @@ def test_zeros_are_white_on_a_signed_scale():
     assert mesh.get_clim() == (-1.0, 1.0)
 
 
-def test_show_puts_picture_and_words_together_and_closes(shown):
-    show(heatmap(THIRDS).figure, ALT)
-    (data,) = shown
-    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == ALT
-    png = base64.b64decode(data["image/png"])
+def test_show_puts_the_caption_under_the_picture_once_and_closes(shown):
+    show(heatmap(THIRDS).figure, CAPTION)
+    picture, caption = shown
+    assert set(picture) == {"image/png"}  # no words that would be read a second time
+    png = base64.b64decode(picture["image/png"])
     assert png.startswith(b"\x89PNG") and b"Software" not in png
+    assert caption == {"text/plain": CAPTION, "text/html": as_html(CAPTION)}
     assert plt.get_fignums() == []
-    for alt in ("too short", None, 5):
-        with pytest.raises(ValueError, match="say in a sentence"):
-            show(plt.figure(), alt)
+
+
+@pytest.mark.parametrize("caption", ["too short", "", 5])
+def test_a_caption_is_a_sentence(caption, shown):
+    with pytest.raises(ValueError, match="say in a sentence"):
+        show(heatmap(THIRDS).figure, caption)
+    assert shown == []
+
+
+def test_a_figure_without_a_description_wants_a_caption(shown):
+    figure, ax = plt.subplots()
+    ax.plot([1, 2])
+    with pytest.raises(ValueError, match=r"show\(figure, caption\)"):
+        show(figure)
+    heatmap(THIRDS, ax)
+    ax.clear()  # what has been wiped off is not described
+    with pytest.raises(ValueError, match=r"show\(figure, caption\)"):
+        show(figure)
+    assert shown == []
+
+
+def test_what_heatmap_drew_is_the_caption(shown):
+    words = "the cat sat".split()
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.8, 0.0], [0.1, 0.6, 0.3]])
+    show(heatmap(weights, queries=words, keys=words, mask=CAUSAL).figure)
+    figure, axes = plt.subplots(1, 2)
+    heatmap(weights, axes[0], title="weights")
+    heatmap(-weights, axes[1], signed=True, colorbar=True)
+    axes[1].set_title("scores")  # a title may come later
+    show(figure)
+    show(plot_heads(weights.expand(2, 3, 3), words, mask=CAUSAL))
+    show(plot_heads(weights[None].requires_grad_(), titles=["layer 1, head 5"]))
+    assert [caption["text/plain"] for caption in shown[1::2]] == [
+        "Strongest key of each query: the → the (1.00), cat → cat (0.80), "
+        "sat → cat (0.60).",
+        "Strongest key of each query – weights: 0 → 0 (1.00), 1 → 1 (0.80), "
+        "2 → 1 (0.60). Largest and smallest entry – scores: 0 → 1 and 0 → 2 and "
+        "1 → 2 (0.00), 0 → 0 (-1.00).",
+        "Strongest pair of each head: all 2 heads: cat → cat (0.80).",
+        "Strongest pair of each head: layer 1, head 5: 0 → 0 (1.00).",
+    ]
+
+
+@pytest.mark.parametrize(("form", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_figures_can_be_saved_for_print(form, start, shown):
+    tokens = [r"$\foo$", "<b>", "a & b"]
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none"}):
+        warnings.simplefilter("error")
+        for figure in (
+            heatmap(THIRDS, queries=tokens, keys=tokens, mask=CAUSAL).figure,
+            plot_heads(THIRDS.expand(2, 3, 3), tokens, mask=CAUSAL),
+        ):
+            show(figure)  # closed, and still there to be saved
+            saved = io.BytesIO()
+            figure.savefig(saved, format=form)
+            assert saved.getvalue().startswith(start)
+            if form == "svg":
+                assert all(escape(t).encode() in saved.getvalue() for t in tokens)
