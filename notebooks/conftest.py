@@ -6,6 +6,8 @@ is tested are produced alike.
 
 import logging
 import os
+import shutil
+import tempfile
 from collections import Counter
 
 import house
@@ -21,11 +23,24 @@ os.environ.update(
 )
 os.environ.pop("MPLBACKEND", None)  # kernels then choose the inline backend
 
+# What the developer solved at home must not show: every notebook finds nothing solved.
+PROGRESS = tempfile.TemporaryDirectory(prefix="course-progress-")
+os.environ["COURSE_PROGRESS_DIR"] = os.path.join(PROGRESS.name, "progress")
+
+
+def forget_progress():
+    """Empty the folder of the solved answers, before a kernel starts."""
+    shutil.rmtree(os.environ["COURSE_PROGRESS_DIR"], ignore_errors=True)
+
+
 # Build matplotlib's font cache here, or the first kernel would announce it on stderr.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 import matplotlib.font_manager  # noqa: E402
 
 matplotlib.use("Agg")  # in this process only: plain tests open no window
+
+
+NOTEBOOK = pytest.StashKey()  # the one whose cells are running
 
 
 class HouseRules(pytest.File):
@@ -47,6 +62,15 @@ class HouseRule(pytest.Item):
 def pytest_collect_file(file_path, parent):
     if file_path.suffix == ".ipynb":
         return HouseRules.from_parent(parent, path=file_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Runs before nbval starts the kernel of a notebook's first cell."""
+    first = item.config.stash.get(NOTEBOOK, None) != item.path
+    item.config.stash[NOTEBOOK] = item.path
+    if first:
+        forget_progress()
 
 
 def pytest_itemcollected(item):

@@ -9,6 +9,12 @@ from utils.attention import causal_mask
 from utils.attention import scaled_dot_product_attention as reference_attention
 from utils.exercises.engine import Exercise, randn
 
+IMPORTS = """\
+import math
+import torch
+import torch.nn.functional as F
+"""
+
 # --- 1.1 softmax ------------------------------------------------------------------
 
 

@@ -11,6 +11,12 @@ from utils.exercises.engine import Exercise, randn
 SIZES = [(2, 6, 3, 4), (3, 4, 2, 6), (1, 5, 4, 4)]  # batch, length, heads, head_dim
 
 
+IMPORTS = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+
 # --- 2.1 split --------------------------------------------------------------------
 
 

@@ -15,14 +15,17 @@ from utils.exercises.engine import Exercise, randn
 from utils.exercises.lesson_02 import merge_without_transpose, split_without_transpose
 
 IMPORTS = """\
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from utils.attention import MultiHeadAttention, causal_mask, merge_heads, padding_mask
-from utils.attention import scaled_dot_product_attention, split_heads
+from utils.attention import (
+    MultiHeadAttention,
+    causal_mask,
+    merge_heads,
+    scaled_dot_product_attention,
+    split_heads,
+)
 """
 
 # --- 3.1 the packed weights -------------------------------------------------------

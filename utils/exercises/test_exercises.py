@@ -8,7 +8,7 @@ import torch
 
 from utils import exercises
 from utils.attention import split_heads
-from utils.exercises import EXERCISES, LESSONS, check, drawing, progress
+from utils.exercises import EXERCISES, LESSONS, check, drawing
 from utils.exercises.engine import grade, is_untouched
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -19,11 +19,6 @@ MISTAKES = [
     for e in EXERCISES.values()
     for said, why, function in e.forms()
 ]
-
-
-@pytest.fixture(autouse=True)
-def fresh_progress(monkeypatch):
-    monkeypatch.setattr(exercises, "_verdicts", {})
 
 
 @pytest.mark.parametrize("exercise", ALL)
@@ -224,26 +219,6 @@ def test_the_drawing_is_displayed_with_its_gap(monkeypatch):
     monkeypatch.setattr(drawing, "show", lambda _, said: shown.append(said))
     exercises.draw(torch.zeros(2, 3), torch.full((2, 3), 0.25))
     assert shown == ["Expected and your output differ by at most 0.25."]
-
-
-def test_progress_counts_the_lessons_you_are_in(capsys, monkeypatch):
-    drawings(monkeypatch)
-    progress()
-    assert "No exercise checked yet." in capsys.readouterr().out
-    check("1.1", EXERCISES["1.1"].reference)
-    check("1.2", lambda q, k, v: v)
-    capsys.readouterr()
-    progress()
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in said] == [
-        "solved",
-        "yet",
-        "yet",
-        "yet",
-        "solved.",
-    ]
-    assert said[1].endswith("not yet") and said[2].endswith("not attempted yet")
-    assert said[-1] == "1 of 4 solved."
 
 
 def test_check_explains_its_own_misuse():
