@@ -561,6 +561,26 @@ def sharpened_over_queries(scores, target):
     return _searched(scores.mT, _mean_entropy, target).mT
 
 
+def sharpened_nan(scores, target):
+    """0 · ln 0 is NaN, and NaN is not below the target, so the search ran upwards."""
+
+    def measure(w):
+        return (w * w.log()).sum(dim=-1).mean(dim=-1)[:, None, None]
+
+    low = torch.full_like(scores[:, :1, :1], -20.0)
+    high = -low
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_sharp = -measure((middle.exp() * scores).softmax(dim=-1)) < target
+        low, high = low.where(too_sharp, middle), middle.where(too_sharp, high)
+    return (middle.exp() * scores).softmax(dim=-1)
+
+
+def sharpened_one_hot(scores, target):
+    favourite = scores.argmax(dim=-1, keepdim=True)
+    return torch.zeros_like(scores).scatter(-1, favourite, 1.0)
+
+
 def sharpened_never_flattened(scores, target):
     """A head may have to become flatter: the gain may be below 1."""
     right, plain = sharpened(scores, target), scores.softmax(dim=-1)
@@ -613,6 +633,28 @@ def sharpened_power(scores, target):
     """Powers of weights must be divided by their sum: rows sum to 1."""
     return scores.softmax(dim=-1) ** _gain(scores, target)[:, None, None]
 
+
+SHOWN = {  # what the page shows to be broken -> the exercise and the mistake
+    "attn_mask=keep, average_attn_weights=False": ("3.2", "inverted mask"),
+    "attn_mask=keep.float()": ("3.2", "float mask of ones"),
+    "attn_mask=keep.int()": ("3.2", "integer mask"),
+    "(3, 2, 5, 5)": ("3.2", "four axes"),
+    "(3, 5, 5)": ("3.2", "one mask per sentence"),
+    "`.bool()` alone": ("3.2", ".bool() alone"),
+    "`~attention_mask` on integers": ("3.2", "~ on integers"),
+    "`&` between two *blocked* masks": ("3.2", "and instead of or"),
+    "`repeat` puts": ("3.2", "repeat instead of repeat_interleave"),
+    '`.float()` turns "blocked"': ("3.2", "float mask of ones"),
+    "*Split into heads first": ("3.1", "stacked read as interleaved"),
+    "*The biases forgotten*": ("3.1", "no bias at all"),
+    "*A module built inside": ("3.1", "a module built inside and loaded"),
+    "length_first = nn.MultiheadAttention(8, 2)": ("3.1", "length before batch"),
+    "favourite == torch.arange(12)": ("3.3", "share of favourites"),
+    "*One gain for all heads*": ("3.4", "one gain for all heads"),
+    "*One gain per query*": ("3.4", "one gain per query"),
+    "`-(w * w.log()).sum(-1)`": ("3.4", "0 · ln 0"),
+    "*Never below 1*": ("3.4", "gain never below 1"),
+}
 
 EXERCISES = (
     Exercise(
@@ -714,6 +756,7 @@ EXERCISES = (
             "entropies added up": sharpened_sum,
             "entropy of the mean row": sharpened_of_mean_row,
             "softmax over the queries": sharpened_over_queries,
+            "0 · ln 0": (sharpened_nan, sharpened_one_hot),
             "gain never below 1": sharpened_never_flattened,
             "softmax of the scores": sharpened_not_at_all,
             "target as gain": (sharpened_by_target, sharpened_by_inverse_target),
