@@ -209,6 +209,13 @@ def packed_out_not_transposed(x, w, b, out_w, out_b, num_heads):
     return _packed(x, w, b, out_w.mT, out_b, num_heads)
 
 
+def packed_in_as_in_out(x, w, b, out_w, out_b, num_heads):
+    """nn.Linear stores (out, in): write x @ in_proj_weight.T."""
+    q, k, v = (split_heads(part, num_heads) for part in (x @ w + b).chunk(3, dim=-1))
+    read = scaled_dot_product_attention(q, k, v)[0]
+    return merge_heads(read) @ out_w.mT + out_b
+
+
 def packed_one_head(x, w, b, out_w, out_b, num_heads):
     """Each head has its own slice of the features: num_heads is not used."""
     return _packed(x, w, b, out_w, out_b, 1)
@@ -279,6 +286,12 @@ def mask_bool_alone(attention_mask, num_heads):
     )  # fmt: skip
 
 
+def mask_bool_alone_not_causal(attention_mask, num_heads):
+    length = attention_mask.shape[-1]
+    words = attention_mask.bool()[:, None].expand(-1, length, -1)
+    return words.repeat_interleave(num_heads, dim=0)
+
+
 def mask_not_flipped(attention_mask, num_heads):
     """There True means blocked; here it means may be read."""
     return _mask(attention_mask, num_heads, flipped=_same)
@@ -297,6 +310,22 @@ def mask_only_where_both(attention_mask, num_heads):
 def mask_tilde_on_integers(attention_mask, num_heads):
     """~1 is -2 and ~0 is -1: of integers, both are True. Make it boolean first."""
     return _mask(attention_mask, num_heads, words=lambda m: ~(~m).bool()[:, None, :])
+
+
+def mask_tilde_left_integer(attention_mask, num_heads):
+    later = ~causal_mask(attention_mask.shape[-1])
+    return (~attention_mask[:, None] | later).repeat_interleave(num_heads, dim=0)
+
+
+def mask_no_query_axis(attention_mask, num_heads):
+    """(batch, L) needs an axis for the queries: attention_mask[:, None, :]."""
+    later = ~causal_mask(attention_mask.shape[-1])
+    return ((attention_mask == 0) | later).repeat_interleave(num_heads, dim=0)
+
+
+def mask_no_query_axis_of_keep(attention_mask, num_heads):
+    keep = attention_mask.bool() & causal_mask(attention_mask.shape[-1])
+    return ~keep.repeat_interleave(num_heads, dim=0)
 
 
 def mask_of_queries(attention_mask, num_heads):
@@ -377,6 +406,10 @@ def mask_additive_finite(attention_mask, num_heads):
 def mask_only_padding(attention_mask, num_heads):
     """That is a key_padding_mask; asked is attn_mask, with the causal one in it."""
     return attention_mask == 0
+
+
+def mask_only_padding_repeated(attention_mask, num_heads):
+    return (attention_mask == 0).repeat_interleave(num_heads, dim=0)
 
 
 def mask_unchanged(attention_mask, num_heads):
@@ -465,6 +498,10 @@ def _hits(weights):
 def score_share_of_favourites(weights):
     """How often it is the favourite says nothing of how much: take the mean weight."""
     return _hits(weights).mean(dim=-1)
+
+
+def score_share_of_favourites_single(weights):
+    return score_share_of_favourites(weights).float()
 
 
 def score_count_of_favourites(weights):
@@ -669,6 +706,7 @@ EXERCISES = (
             "no bias at all": packed_no_bias,
             "out_weight used as (in, out)": packed_out_not_transposed,
             "in_proj cut along the wrong axis": packed_in_not_transposed,
+            "in_proj_weight used as (in, out)": packed_in_as_in_out,
             "one head over all features": packed_one_head,
             "split before projecting": packed_split_before_projecting,
             "length before batch": packed_length_first,
@@ -696,11 +734,15 @@ EXERCISES = (
         torch_mask,
         mask_inputs,
         {
-            ".bool() alone": mask_bool_alone,
+            ".bool() alone": (mask_bool_alone, mask_bool_alone_not_causal),
             "inverted mask": mask_not_flipped,
             "causal mask not flipped": mask_causal_not_flipped,
             "and instead of or": mask_only_where_both,
-            "~ on integers": mask_tilde_on_integers,
+            "~ on integers": (mask_tilde_on_integers, mask_tilde_left_integer),
+            "no axis for the queries": (
+                mask_no_query_axis,
+                mask_no_query_axis_of_keep,
+            ),
             "queries hidden instead of keys": mask_of_queries,
             "queries hidden, too": mask_both_axes,
             "not causal": mask_not_causal,
@@ -712,7 +754,7 @@ EXERCISES = (
             "float mask of ones": (mask_float_of_ones, mask_float_of_keep),
             "integer mask": (mask_integer, mask_integer_long),
             "additive mask": (mask_additive, mask_additive_finite),
-            "only the padding": mask_only_padding,
+            "only the padding": (mask_only_padding, mask_only_padding_repeated),
             "attention_mask as it came": mask_unchanged,
         },
         gradients=False,
@@ -732,6 +774,7 @@ EXERCISES = (
             "mean over all queries": score_all_queries,
             "share of favourites": (
                 score_share_of_favourites,
+                score_share_of_favourites_single,
                 score_count_of_favourites,
                 score_count_of_favourites_whole,
                 score_share_over_all_queries,
