@@ -53,9 +53,8 @@ def strongest_pairs(
     weights: Tensor, mask: Tensor, queries: list[str], keys: list[str], heads: list[str]
 ) -> Description:
     """Each head's strongest pair of query and key, where the query has a choice."""
-    choice = (
-        mask.sum(dim=-1, keepdim=True) > 1
-    )  # the first query of a causal head has none
+    # the first query of a causal head has none, and would always be the strongest
+    choice = mask.sum(dim=-1, keepdim=True) > 1
     mask = mask & choice if choice.any() else mask
     facts = []
     for head, matrix in zip(heads, weights):

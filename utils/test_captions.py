@@ -100,6 +100,8 @@ def test_the_extremes_of_a_signed_matrix():
     assert extremes_of(matrix, CAUSAL) == begin + "cat → cat (1.50), the → the (-2.00)."
     assert extremes_of(0 * matrix) == begin + "all 9 entries alike (0.00)."
     assert extremes_of(matrix, ~ALL) == begin + "none is readable."
+    hidden = matrix.where(CAUSAL, 1.5)  # what is hidden is not counted
+    assert extremes_of(hidden, CAUSAL) == extremes_of(matrix, CAUSAL)
     matrix[0] = -torch.inf
     assert extremes_of(matrix, CAUSAL & (matrix > -9)).endswith(
         "4 entries alike (0.00)."
@@ -142,6 +144,8 @@ def test_panels_share_the_room_of_a_caption():
     eight = caption_of([(f"{panel}", description) for panel in range(8)])
     begin = "Strongest key of each query, 1 of 3 queries (none is sharper) – 0: 1 → 0 "
     assert eight.startswith(begin) and eight.count("→") == 8
+    signed = extremes(torch.eye(2), ALL[:2, :2], WORDS[:2], WORDS[:2])
+    assert caption_of([("", signed)] * 8).count("(0.00)") == 8  # both ends of each
 
 
 def test_numbers_do_not_depend_on_the_last_bit():
@@ -164,6 +168,7 @@ def test_every_letter_stands_for_itself():
     written = as_html(text)
     shown = html.unescape(re.sub("<[^>]*>", "", written)).replace("\xa0", " ")
     assert shown == text
+    assert "'q'&nbsp;→ 1" in written  # no line begins with an arrow
     assert "<b>" not in written and "&amp;amp;" in written
     # in no piece of text is there what MathJax looks for
     assert not any(

@@ -252,6 +252,8 @@ def test_what_heatmap_drew_is_the_caption(shown):
     show(figure)
     show(plot_heads(weights.expand(2, 3, 3), words, mask=CAUSAL))
     show(plot_heads(weights[None].requires_grad_(), titles=["layer 1, head 5"]))
+    show(plot_heads((weights[None, :2] > 0.5).long(), words[:2], keys=words))
+    show(heatmap(weights[:2].bfloat16(), queries=["a", "b"], keys=words).figure)
     assert [caption["text/plain"] for caption in shown[1::2]] == [
         "Strongest key of each query: the → the (1.00), cat → cat (0.80), "
         "sat → cat (0.60).",
@@ -260,6 +262,8 @@ def test_what_heatmap_drew_is_the_caption(shown):
         "1 → 2 (0.00), 0 → 0 (-1.00).",
         "Strongest pair of each head: all 2 heads: cat → cat (0.80).",
         "Strongest pair of each head: layer 1, head 5: 0 → 0 (1.00).",
+        "Strongest pair of each head: head 0: the → the and cat → cat (1.00).",
+        "Strongest key of each query: a → the (1.00), b → cat (0.80).",
     ]
 
 
