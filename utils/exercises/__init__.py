@@ -3,17 +3,21 @@
 engine.py       runs an answer and compares what it did with what it should have done
 lesson_NN.py    the exercises of notebook NN as data: reference, inputs, known mistakes
 kept.py         the folder in which solved answers stay, one text file each
-source.py       the text of an answer, with all that it uses from the notebook
+writing.py      the text of an answer, with all that it uses from the notebook
 """
 
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from types import FrameType
+
+from torch.random import fork_rng
 
 from utils.exercises import kept, lesson_01, lesson_02, lesson_03
 from utils.exercises.engine import SOLVED, UNTOUCHED, Exercise, Verdict, draw, grade
 from utils.exercises.kept import NotKept, folder
-from utils.exercises.source import source_of
+from utils.exercises.writing import written
 
 __all__ = ["answer", "check", "folder", "forget", "progress"]
 
@@ -111,11 +115,13 @@ def _keep(exercise: Exercise, function: Callable, caller: FrameType) -> str:
     try:
         if function is exercise.reference:
             raise NotKept("it is the course's own function")
-        text = source_of(function, caller, IMPORTS[exercise.name])
+        text = written(function, caller, IMPORTS[exercise.name])
         _loaded(exercise, text)
         kept.write(exercise.name, exercise.title, text)
     except NotKept as error:
         return f" It is not kept: {error}."
+    except Exception as error:  # no oddity of an object may cost the learner a verdict
+        return f" It is not kept: reading its source raised {type(error).__name__}."
     return " Kept for later lessons."
 
 
@@ -123,8 +129,9 @@ def _loaded(exercise: Exercise, text: str) -> Callable:
     """Return the function of a kept text; NotKept unless it solves the exercise."""
     _loading.add(exercise.name)
     try:
-        function = kept.load(exercise.name, text, IMPORTS[exercise.name])
-        verdict = grade(exercise, function)
+        with redirect_stdout(StringIO()), fork_rng(devices=[]):  # leaves no trace
+            function = kept.load(exercise.name, text, IMPORTS[exercise.name])
+            verdict = grade(exercise, function)
     finally:
         _loading.remove(exercise.name)
     if not verdict.solved:

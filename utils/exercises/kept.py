@@ -5,7 +5,6 @@ neither run, nor overwritten, nor deleted.
 """
 
 import contextlib
-import io
 import linecache
 import os
 import stat
@@ -130,9 +129,8 @@ def load(name: str, text: str, imports: str) -> Callable:
     lines = text.splitlines(keepends=True)
     linecache.cache[module.__file__] = (len(text), None, lines, module.__file__)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(imports, module.__dict__)
-            exec(compile(text, module.__file__, "exec"), module.__dict__)
+        exec(imports, module.__dict__)
+        exec(compile(text, module.__file__, "exec"), module.__dict__)
         function = module.__dict__["ANSWER"]
     except (Exception, SystemExit) as error:
         line = (str(error).splitlines() or [""])[0]

@@ -4,6 +4,8 @@ import ast
 import inspect
 import json
 import linecache
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -205,6 +207,21 @@ IN_MANY_WAYS = {
         check("1.1", mine)
         def helper(x): return x
     """,
+    "under a magic": """
+        class Shell:
+            def run_cell_magic(self, name, line, cell): exec(cell, globals())
+        Shell().run_cell_magic("time", "", "def mine(s): return s.softmax(-1)")
+        check("1.1", mine)
+    """,
+    "noisy and random": """
+        torch.manual_seed(0)
+        layer = torch.nn.Softmax(-1) if torch.rand(1) < 2 else None
+        def mine(scores):
+            print("noise")
+            return layer(scores)
+        check("1.1", mine)
+        assert torch.rand(1) == torch.rand(2, generator=torch.manual_seed(0))[1]
+    """,
     "an earlier answer": """
         from utils.exercises import answer
         attend = answer("1.2")
@@ -225,6 +242,10 @@ def test_written_in_many_ways(way, notebook, capsys):
 
 
 CANNOT = {
+    "the source of `mine` cannot be found": """
+        exec("def mine(scores): return scores.softmax(-1)")
+        check("1.1", mine)
+    """,
     "uses `shift` of this notebook, a Tensor": """
         shift = torch.zeros(1)
         def mine(scores): return (scores + shift).softmax(-1)
@@ -519,6 +540,32 @@ def test_what_a_kernel_solves_another_process_uses(capsys):
     assert said[5].startswith("Lesson 1   1.1 solved    1.2 –")
     assert_own("1.1", capsys)
     assert "def rows(x):" in kept.read("1.1")
+
+
+ALONE = """
+import os, pathlib
+folder = pathlib.Path(os.environ["COURSE_PROGRESS_DIR"])
+print(folder.exists())
+folder.mkdir()
+"""
+
+
+def test_every_notebook_is_tested_with_an_empty_folder(tmp_path, progress_folder):
+    cell = nbformat.v4.new_code_cell(ALONE, execution_count=1)
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="False\n")]
+    for name in "ab":  # what the first one leaves, the second must not see
+        book = nbformat.v4.new_notebook(cells=[cell])
+        nbformat.write(book, tmp_path / f"{name}.ipynb")
+    shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
+    progress_folder.mkdir()  # what the developer solved
+    options = ["--nbval", "--nbval-current-env", "-kCell", "-q", "-c", os.devnull]
+    command = [sys.executable, "-m", "pytest", *options, f"--rootdir={tmp_path}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".ci")}
+    done = subprocess.run(
+        [*command, "a.ipynb", "b.ipynb"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def kernel(cells):

@@ -14,13 +14,13 @@ import math
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, FunctionType, ModuleType
 
 from utils.exercises.kept import NotKept
 
 
-def source_of(function: Callable, caller: FrameType, imports: str) -> str:
+def written(function: Callable, caller: FrameType, imports: str) -> str:
     """Return text that defines the function, and all that it uses, as ANSWER.
 
     caller: the frame that called check; imports: the import lines of the lesson.
@@ -43,14 +43,14 @@ class _Writer:
     def __init__(self, imports: str):
         self.imports = imports
         self.values: dict[str, object] = {}
-        self.written: list[str] = []
+        self.found: list[str] = []
         self.statements: dict[int, dict[str, str]] = {}  # by the id of their namespace
 
     def texts(self) -> list[str]:
         """Return the import lines as one text, then each definition as its own."""
         starts = ("import ", "from ")
-        lines = [text for text in self.written if text.startswith(starts)]
-        rest = [text for text in self.written if not text.startswith(starts)]
+        lines = [text for text in self.found if text.startswith(starts)]
+        rest = [text for text in self.found if not text.startswith(starts)]
         return ["\n".join(sorted(lines)), *rest] if lines else rest
 
     def add_all(self, text: str, names: dict) -> None:
@@ -71,8 +71,8 @@ class _Writer:
             text = self._text(name, value, names)
             home = value.__globals__ if _own_name(value) else names
             self.add_all(text, home)
-        if text not in self.written:
-            self.written.append(text)
+        if text not in self.found:
+            self.found.append(text)
 
     def _text(self, name: str, value: object, names: dict) -> str:
         if literal := _literal(value):
@@ -86,6 +86,8 @@ class _Writer:
         ours = callable(value) or type(value).__module__ == names.get("__name__")
         if text or (statement and ours):  # other objects may be slow to make again
             return text or statement
+        if callable(value):
+            raise NotKept(f"the source of `{name}` cannot be found")
         raise NotKept(
             f"it uses `{name}` of this notebook, a {type(value).__name__} that cannot "
             "be written as text; make it inside your function"
@@ -105,10 +107,10 @@ def _source(function: FunctionType) -> str | None:
     """Return the text of a function, if it is the text of one `def` of its name."""
     try:
         text = textwrap.dedent(inspect.getsource(function)).strip()
-        (statement,) = ast.parse(text).body
-    except (OSError, TypeError, SyntaxError, ValueError):
+    except (OSError, TypeError, SyntaxError):
         return None
-    return text if getattr(statement, "name", None) == function.__name__ else None
+    names = [getattr(statement, "name", None) for statement in _parsed(text)]
+    return text if names == [function.__name__] else None
 
 
 def _literal(value: object) -> str | None:
@@ -140,18 +142,33 @@ def _import(name: str, value: object) -> str | None:
 
 def _statements(imports: str, names: dict) -> dict[str, str]:
     """Return {name: the last statement, of all that were run, that bound it}."""
-    run = names.get("In")
-    run = [cell for cell in run if isinstance(cell, str)] if type(run) is list else []
-    file = "".join(linecache.getlines(str(names.get("__file__", ""))))
     found = {}
-    for cell in (imports, *run, file):
-        try:
-            body = ast.parse(cell).body
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        for statement in body:
+    for cell in (imports, *_cells(names)):
+        for statement in _parsed(cell):
             found.update(_bound(statement, cell))
     return found
+
+
+def _cells(names: dict) -> Iterable[str]:
+    """Yield the cells that were run, and what stood under a `%%magic`, or the file."""
+    run = names.get("In")
+    for cell in run if type(run) is list else []:
+        if isinstance(cell, str):
+            yield cell
+            for node in _parsed(cell):
+                match node:
+                    case ast.Expr(
+                        ast.Call(ast.Attribute(attr="run_cell_magic"), [*_, last])
+                    ):
+                        yield str(getattr(last, "value", ""))
+    yield "".join(linecache.getlines(str(names.get("__file__", ""))))
+
+
+def _parsed(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _bound(statement: ast.stmt, cell: str) -> Iterator[tuple[str, str]]:
@@ -189,11 +206,7 @@ def _globals_of(text: str) -> set[str]:
 def _argument(caller: FrameType) -> str | None:
     """Return what stands as the second argument in the call of check."""
     cell = "".join(linecache.getlines(caller.f_code.co_filename))
-    try:
-        nodes = list(ast.walk(ast.parse(cell)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    for node in nodes:
+    for node in ast.walk(ast.Module(_parsed(cell), [])):
         if isinstance(node, ast.Call) and len(node.args) == 2:
             called = getattr(node.func, "id", getattr(node.func, "attr", None))
             if called == "check" and node.lineno <= caller.f_lineno <= node.end_lineno:
