@@ -1,12 +1,19 @@
 """The shared package of the course *Attention, Head by Head*.
 
-attention.py    scaled dot-product attention, masks, the multi-head layer
+attention.py    scaled dot-product attention and the multi-head layer: the subject
+masks.py        who may read whom: causal, padding, and how a mask is read
+checks.py       the errors that speak
+exchange.py     weights from and to nn.MultiheadAttention
+captions.py     the words under a picture
 plotting.py     house style, show(figure, caption), heatmaps, grids of heads
-captions.py     the words under a picture: what a heatmap shows, written as HTML
 pretrained.py   find, verify and load the files of a pretrained encoder
 benchmark.py    speed as a ratio, measured only after an equality check
-exercises/      check(name, your_function), progress(), and the exercises
+exercises/      check, progress, answer, and the exercises of each lesson
 
-Imports run one way: attention, captions, pretrained and benchmark know nobody here;
-plotting knows captions; exercises know attention and plotting.
+Imports run one way:
+
+    checks <- masks <- attention <- exercises -> plotting -> captions
+                       attention -> exchange
+
+pretrained and benchmark stand alone: they know nobody here.
 """

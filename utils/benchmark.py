@@ -8,15 +8,30 @@ import torch
 from torch import Tensor
 
 
+class Ratios(dict[str, float]):
+    """Name -> multiple of the first one's time; printed, says how it was measured."""
+
+    def __init__(self, ratios: dict[str, float], threads: int, rounds: int):
+        super().__init__(ratios)
+        self.threads, self.rounds = threads, rounds
+
+    def __str__(self) -> str:
+        lines = [f"{name:30s} {ratio:5.2f} ×" for name, ratio in self.items()]
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        said = f"(times of {next(iter(self))}; {threads}, median of {self.rounds})"
+        return "\n".join([*lines, said])
+
+
 def time_ratios(
     functions: dict[str, Callable[..., Tensor]],
     inputs: tuple,
     *,
     backward: bool = False,
     rounds: int = 9,
+    calls: int = 1,
     threads: int = 2,
     atol: float = 1e-5,
-) -> dict[str, float]:
+) -> Ratios:
     """Return how long each function takes, as a multiple of the first one's time.
 
     functions: name -> function(*inputs) that returns one tensor; all of them must
@@ -24,9 +39,11 @@ def time_ratios(
     inputs: tensors; with backward, those that require gradients are part of the
         comparison.
     backward: also time the gradients of the output's sum; otherwise no gradients.
-    The functions take turns, round by round, on `threads` threads. Each timed call
-    follows an untimed one of its own, so that none inherits another's memory. The ratio
-    is the median over rounds: a busy machine slows a whole round.
+    calls: how many calls are timed together; a call of microseconds needs hundreds.
+    The functions take turns, round by round, on `threads` threads. Timed calls follow
+    an untimed one of the same function, so that none inherits another's memory. The
+    ratio is the median over rounds: a busy machine slows a whole round.
+    Returns a dict that also knows `threads` and `rounds`, and prints them.
     Raises ValueError for a function that gives another output or other gradients, or
     that changes its inputs.
 
@@ -37,8 +54,10 @@ def time_ratios(
     Traceback (most recent call last):
     ValueError: 3x is not equal to 2x, so it is not timed: ...
     """
-    if rounds < 1:
-        raise ValueError(f"rounds is {rounds}; a median needs at least 1.")
+    if min(rounds, calls, threads) < 1:
+        raise ValueError(
+            f"rounds={rounds}, calls={calls}, threads={threads}: each is at least 1."
+        )
     names = list(functions)
     done = {name: _outcome(functions[name], inputs, backward) for name in names}
     for name in names:
@@ -53,15 +72,17 @@ def time_ratios(
     torch.set_num_threads(threads)
     try:
         seconds = [
-            [_seconds(functions[name], inputs, backward) for name in names]
+            [_seconds(functions[name], inputs, backward, calls) for name in names]
             for _ in range(rounds)
         ]
+        threads = torch.get_num_threads()  # the number that was really used
     finally:
         torch.set_num_threads(threads_before)
-    return {
+    ratios = {
         name: statistics.median(row[i] / row[0] for row in seconds)
         for i, name in enumerate(names)
     }
+    return Ratios(ratios, threads, rounds)
 
 
 def _outcome(function, inputs: tuple, backward: bool) -> list[Tensor]:
@@ -77,13 +98,14 @@ def _outcome(function, inputs: tuple, backward: bool) -> list[Tensor]:
     return [output.detach(), *grads]
 
 
-def _seconds(function, inputs: tuple, backward: bool) -> float:
-    """Return the seconds of the second of two calls."""
-    for _ in range(2):
-        start = time.perf_counter()
-        with torch.set_grad_enabled(backward):
-            output = function(*inputs)
-            if backward:
-                output.sum().backward()
-        del output
+def _seconds(function, inputs: tuple, backward: bool, calls: int) -> float:
+    """Return the seconds that `calls` calls take, after an untimed one."""
+    with torch.set_grad_enabled(backward):
+        for timed in (1, calls):
+            start = time.perf_counter()
+            for _ in range(timed):
+                output = function(*inputs)
+                if backward:
+                    output.sum().backward()
+                del output
     return time.perf_counter() - start

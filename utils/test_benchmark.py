@@ -51,9 +51,28 @@ def test_other_gradients_or_changed_inputs_are_not_timed(says, function):
     assert x.tolist() == [1.0, 1.0]
 
 
-def test_a_median_needs_a_round():
-    with pytest.raises(ValueError, match="rounds is 0"):
-        time_ratios({"f": lambda x: x}, (torch.ones(2),), rounds=0)
+@pytest.mark.parametrize("option", ["rounds", "calls", "threads"])
+def test_a_median_needs_a_round_a_call_and_a_thread(option):
+    with pytest.raises(ValueError, match=f"{option}=0"):
+        time_ratios({"f": lambda x: x}, (torch.ones(2),), **{option: 0})
+
+
+def test_it_says_how_it_was_measured():
+    double = {"twice": lambda x: x * 2, "sum": lambda x: x + x}
+    ratios = time_ratios(double, (torch.ones(2),), rounds=3, calls=5, threads=1)
+    assert ratios.threads == 1 and ratios.rounds == 3 and list(ratios) == [*double]
+    first, second, last = str(ratios).splitlines()
+    assert first.split() == ["twice", "1.00", "×"] and second.startswith("sum ")
+    assert last == "(times of twice; 1 thread, median of 3)"
+    two = time_ratios(double, (torch.ones(2),), rounds=1, threads=2)
+    assert two.threads == 2 and "2 threads" in str(two)
+
+
+def test_many_calls_make_one_measurement():
+    count = []
+    contest = {"f": lambda x: count.append(1) or x}
+    time_ratios(contest, (torch.ones(2),), rounds=2, calls=7)
+    assert len(count) == 1 + 2 * (1 + 7)  # compared once; each round warms up once
 
 
 def test_gradients_and_threads():

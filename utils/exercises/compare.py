@@ -7,10 +7,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from utils.exercises.running import LIMIT, Run, TooLong
+from utils.exercises.running import Run, TooLong
 
 VALUES_DIFFER = "the values differ: "
 WHOLE = "your output"
+CUT_OFF = (
+    "none arrives. Does a .detach(), .item(), torch.tensor(), torch.no_grad() or "
+    "load_state_dict() (it copies) cut it off?"
+)
+FIRST_IS_RIGHT = " Its first part is right: return only that."
+RETURN_MISSING = " Is a `return` missing?"
+OVERWRITTEN = "a tensor was overwritten that the backward pass needs. "
+EDITS = "your function edits its argument "
+ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
+    r"shape of the mask .* does not match": (
+        "assignment under a mask that should broadcast",
+        "x[mask] = ... does not broadcast the mask; x.masked_fill(mask, ...) does.",
+    ),
+    r"same dtype|expected scalar type|dtype.* mismatch": (
+        "two precisions mixed",
+        "A new tensor takes the type of an input with dtype=x.dtype.",
+    ),
+    r"is a tuple|'tuple' object|not tuple": (
+        "a tuple taken for a tensor",
+        "A function that you call returns several things: output, weights = ...",
+    ),
+}
 
 
 def difference(expected: Run, yours: Run) -> str | None:
@@ -20,7 +42,7 @@ def difference(expected: Run, yours: Run) -> str | None:
     if yours.edited != expected.edited:
         names = ", ".join(f"`{name}`" for name in yours.edited)
         return (
-            f"your function edits its argument {names} in place; the caller still "
+            f"{EDITS}{names} in place; the caller still "
             "needs it. Build a new tensor (x = x - 1 instead of x -= 1)."
         )
     said = output_difference(expected.output, yours.output)
@@ -44,9 +66,8 @@ def _words(error: BaseException | None) -> tuple:
 def _error_difference(expected: BaseException | None, yours: Run) -> str | None:
     error = yours.error
     if isinstance(error, TooLong):
-        return (
-            f"your function had not finished after {LIMIT:g} seconds and was stopped."
-            + _in(yours.line)
+        return f"your function had not finished after {error} and was stopped." + _in(
+            yours.line
         )
     if error is None:
         return f"your function raised no error; expected a {type(expected).__name__}."
@@ -54,7 +75,21 @@ def _error_difference(expected: BaseException | None, yours: Run) -> str | None:
         return None
     text = str(error).strip().split("\n")[0]
     said = f"your function raised {type(error).__name__}"
-    return f"{said}: {text}{_in(yours.line)}" if text else f"{said}.{_in(yours.line)}"
+    said = f"{said}: {text}" if text else f"{said}."
+    known = hint(error)
+    return (
+        f"{said}\n  {known[1]}{_in(yours.line)}"
+        if known
+        else f"{said}{_in(yours.line)}"
+    )
+
+
+def hint(error: BaseException) -> tuple[str, str] | None:
+    """Return what was probably done, and what the error means; None if unknown."""
+    for words, known in ERROR_HINTS.items():
+        if re.search(words, str(error)):
+            return known
+    return None
 
 
 def _in(line: str) -> str:
@@ -71,8 +106,8 @@ def output_difference(target, output, where: str = WHOLE) -> str | None:
         return _parts_difference(target, output, where, returned)
     if _same_value(target, output):
         return None
-    hint = " Is a `return` missing?" if output is None else ""
-    return f"{returned} {_short(output)}; expected {_short(target)}.{hint}"
+    remark = RETURN_MISSING if output is None else ""
+    return f"{returned} {_short(output)}; expected {_short(target)}.{remark}"
 
 
 def _as_plain(output, target):
@@ -112,9 +147,9 @@ def _short(value) -> str:
 def _parts_difference(target, output, where: str, returned: str) -> str | None:
     mapping = isinstance(target, dict)
     if not isinstance(output, dict if mapping else (list, tuple)):
-        hint = " Is a `return` missing?" if output is None else ""
+        remark = RETURN_MISSING if output is None else ""
         kind = type(target).__name__
-        return f"{returned} {type(output).__name__}; expected a {kind}.{hint}"
+        return f"{returned} {type(output).__name__}; expected a {kind}.{remark}"
     if mapping and set(output) != set(target):
         return f"{returned} the keys {_short(list(output))}; expected {list(target)}."
     if len(output) != len(target):
@@ -130,13 +165,13 @@ def _parts_difference(target, output, where: str, returned: str) -> str | None:
 
 def _tensor_difference(target: Tensor, output, where: str) -> str | None:
     if not isinstance(output, Tensor):
-        hint = ""
+        remark = ""
         if output is None:
-            hint = " Is a `return` missing?"
+            remark = RETURN_MISSING
         elif isinstance(output, tuple) and first_is_right(target, output):
-            hint = " Its first part is right: return only that."
+            remark = FIRST_IS_RIGHT
         returned = "your function returned" if where == WHOLE else f"{where} is"
-        return f"{returned} {type(output).__name__}, not a tensor.{hint}"
+        return f"{returned} {type(output).__name__}, not a tensor.{remark}"
     if type(output) not in (Tensor, torch.nn.Parameter):
         return f"{where} is a {type(output).__name__}; return an ordinary tensor."
     if output.layout != torch.strided or output.is_nested:
@@ -169,7 +204,7 @@ def _gradient_difference(expected: Run, yours: Run) -> str | None:
             continue
         said = _where(target, grad)
         if (grad == 0).all():
-            said = "none arrives. Does a .detach(), .item(), torch.tensor() cut it off?"
+            said = CUT_OFF
         return f"the values are right, but the gradient of `{name}` is not: {said}"
     return None
 
@@ -178,13 +213,11 @@ def _backward_error(yours: Run) -> str:
     error = yours.backward_error
     said = "the values are right, but no gradient can be computed: "
     if isinstance(error, TooLong):
-        return f"{said}the backward pass had not finished after {LIMIT:g} seconds."
+        return f"{said}the backward pass had not finished after {error}."
     if "inplace operation" in str(error):
-        return (
-            f"{said}a tensor was overwritten that the backward pass needs. Build a new "
-            "one: w = w / s instead of w /= s, torch.where or masked_fill instead of "
-            "w[...] = 0."
-        )
+        said += OVERWRITTEN
+        said += "Build a new one: w = w / s instead of w /= s, torch.where or "
+        return f"{said}masked_fill instead of w[...] = 0.{_in(yours.line)}"
     text = str(error).strip().split("\n")[0]
     said += f"the backward pass raised {type(error).__name__}: {text}"
     return said + _in(yours.line)
@@ -208,9 +241,13 @@ def _where(expected: Tensor, yours: Tensor) -> str:
         return f"{int((expected != yours).sum())} of {yours.numel()} are flipped."
     if yours.isinf().any() and not expected.isinf().any():
         return f"{int(yours.isinf().sum())} of {yours.numel()} are infinite."
-    gap = (yours - expected).abs()
+    equal = (yours == expected) | (yours.isnan() & expected.isnan())  # inf - inf is NaN
+    gap = (yours.double() - expected.double()).abs().nan_to_num(math.inf)
+    gap = gap.masked_fill(equal, 0.0)
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
-    a, b = f"{expected[at]:.3f}", f"{yours[at]:.3f}"
-    if a == b:
-        a, b = f"{expected[at]:.7g}", f"{yours[at]:.7g}"
+    a, b = expected[at].item(), yours[at].item()
+    if isinstance(a, int):
+        return f"at {list(at)} expected {a}, yours {b}."
+    short = f"{a:.3f}" != f"{b:.3f}"
+    a, b = (f"{x:.3f}" if short else f"{x:.7g}" for x in (a, b))
     return f"at {list(at)} expected {a}, yours {b}."

@@ -1,25 +1,29 @@
 """Runs an answer to an exercise, and names the mistake that it equals.
 
 An answer is judged by everything it did: what it returned or raised, which arguments it
-edited, and the gradients it passes back. A mistake is recognised when a known-wrong
-function did exactly the same on every input.
+edited, the gradients it passes back, and whether it does the same a second time.
 
 running.py    runs a function on a trial and records what it did
+source.py     finds the learner's own lines
 compare.py    says what one run did otherwise than another
+naming.py     finds the known mistake
+slips.py      edits of an answer that prove what was forgotten
 drawing.py    draws two outputs side by side, describes a trial
 """
 
+import contextlib
 import dis
 import functools
-import inspect
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from utils.exercises.compare import alike, difference
+from utils.exercises.compare import VALUES_DIFFER, alike
 from utils.exercises.drawing import describe, draw, functions_of, picture
+from utils.exercises.naming import Trial, name
 from utils.exercises.running import Run, TooLong, run
 
 __all__ = ["Exercise", "Verdict", "draw", "grade", "is_untouched", "randn"]
@@ -58,7 +62,11 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an answer fared; `mistake` is a key of Exercise.mistakes, or None."""
+    """How an answer fared.
+
+    mistake: a key of Exercise.mistakes, the name of a slip that is the same in every
+        exercise (naming.py, slips.py), or None.
+    """
 
     status: str
     message: str
@@ -82,21 +90,26 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
         return Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
     trials = [t for d in (torch.float32, torch.float64) for t in exercise.inputs(d)]
     gradients = exercise.gradients
-    expected = [run(exercise.reference, trial, gradients) for trial in trials]
-    yours = _runs(function, trials, gradients)
-    pairs = list(zip(trials, expected, yours))  # fewer, if an answer had no end
-    wrong = [pair for pair in pairs if difference(*pair[1:]) is not None]
+    should = [run(exercise.reference, trial, gradients) for trial in trials]
+    did = _runs(function, trials, gradients)
+    tried = list(map(Trial, trials, should, did))  # fewer, if an answer had no end
+    wrong = [trial for trial in tried if trial.said is not None]
+    again = _second_thoughts(function, tried[:1] if wrong else tried, gradients)
+    if again:
+        return Verdict(NOT_YET, again)
     if not wrong:
         return Verdict(SOLVED, f"Equal to the reference on {len(trials)} inputs.")
 
-    message, drawn = _sentence(*wrong[0]), picture(*wrong[0][1:])
-    if isinstance(yours[-1].error, TooLong):
+    message, drawn = _sentence(wrong[0]), picture(wrong[0].should, wrong[0].did)
+    if isinstance(did[-1].error, TooLong):
         return Verdict(NOT_YET, message)
-    for mistake, why, mistaken in exercise.forms():
-        if all(alike(run(mistaken, t, gradients), did) for t, _, did in pairs):
-            named = f"Your answer equals a known mistake, {mistake!r}. {why}"
-            return Verdict(NOT_YET, f"{named}\n  {message}", mistake, drawn)
-    return Verdict(NOT_YET, message, None, drawn)
+    named = name(function, tried, exercise.forms(), gradients)
+    if named is None:
+        if len(wrong) < len(tried):
+            message += f" Right on {len(tried) - len(wrong)} of {len(tried)} inputs."
+        return Verdict(NOT_YET, message, None, drawn)
+    message = f"{named.sentence}\n  {message}" if named.sentence else message
+    return Verdict(NOT_YET, message, named.mistake, drawn)
 
 
 def _runs(function: Callable, trials: list[dict], gradients: bool) -> list[Run]:
@@ -109,25 +122,45 @@ def _runs(function: Callable, trials: list[dict], gradients: bool) -> list[Run]:
     return done
 
 
-def _sentence(trial: dict, expected: Run, yours: Run) -> str:
+def _second_thoughts(function: Callable, tried: list[Trial], gradients: bool) -> str:
+    """Return what a second round on the same inputs did otherwise, or ""."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        for trial in tried:
+            if not (trial.said or VALUES_DIFFER).startswith(VALUES_DIFFER):
+                continue  # what cannot be compared with the reference, nor with itself
+            again = Trial(
+                trial.inputs, trial.did, run(function, trial.inputs, gradients)
+            )
+            if not alike(again.should, again.did):
+                return (
+                    "Called again with the same inputs, your function does something "
+                    "else. Does it keep something from one call to the next, in a "
+                    f"global, a default argument or an attribute?\n  {_tried(trial)}"
+                )
+    return ""
+
+
+def _tried(trial: Trial) -> str:
+    return f"Tried with {describe(trial.inputs)}."
+
+
+def _sentence(trial: Trial) -> str:
     """Return what was wrong on one trial, and on which."""
-    said, functions = difference(expected, yours), functions_of(trial)
+    said, functions = trial.said, functions_of(trial.inputs)
     if functions:
-        if isinstance(expected.output, bool):
+        if isinstance(trial.should.output, bool):
             said = said.replace("your function returned", "your test said")
             said = said.replace("your function", "your test")
         said = f"for {', '.join(functions)} {said}"
     said = f"{said[0].upper()}{said[1:]}"
-    if len(functions) == len(trial):
+    if len(functions) == len(trial.inputs):
         return said
-    return f"{said}\n  Tried with {describe(trial)}."
+    return f"{said}\n  {_tried(trial)}"
 
 
 def is_untouched(function: Callable) -> bool:
     """Return whether a function's body is still nothing but `...` (or `pass`)."""
-    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
-        partial = isinstance(function, functools.partial)
-        function = function.func if partial else inspect.unwrap(function)
+    function = _innermost(function)
     code = getattr(function, "__code__", None)
     if code is None:
         return False
@@ -137,3 +170,15 @@ def is_untouched(function: Callable) -> bool:
     return all(i.opname in trivial for i in instructions) and all(
         i.argval in constants for i in instructions if i.opname.endswith("_CONST")
     )
+
+
+def _innermost(function: Callable) -> Callable:
+    """Return the function that the learner wrote, without partial and decorators."""
+    for _ in range(100):  # a decorator could wrap itself
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif isinstance(function, torch.nn.Module):
+            function = type(function).forward
+    return function

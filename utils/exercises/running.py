@@ -1,33 +1,23 @@
 """Runs an answer on one trial and records everything it did; leaves nothing behind."""
 
 import copy
-import linecache
-import os
 import random
 import signal
 import threading
-import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch._tensor_str import get_printoptions
 
+from utils.exercises.source import overwriting_line, own_line
+
 LIMIT = 10.0  # seconds that one call may take
-NOT_THE_LEARNERS = tuple(  # what stands here was not written by the learner
-    str(folder) + os.sep
-    for folder in (
-        Path(os.__file__).parent,
-        Path(torch.__file__).parents[1],
-        Path(__file__).parents[1],
-    )
-)
 
 
 class TooLong(BaseException):
@@ -43,13 +33,13 @@ class Run:
     edited: list[str] = field(default_factory=list)
     grads: dict[str, Tensor] = field(default_factory=dict)
     backward_error: BaseException | None = None
-    line: str = ""  # the learner's own line in which an error arose
+    line: str = ""  # the learner's own line in which an error arose, if known
 
 
 def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
     """Call the function on copies of the trial's arguments; record what it did."""
     done = Run()
-    with torch.inference_mode(False), torch.enable_grad(), settings_kept():
+    with torch.inference_mode(False), torch.enable_grad():
         leaves = {name: _copied(arg) for name, arg in trial.items()}
         for leaf in leaves.values():
             if isinstance(leaf, Tensor):
@@ -57,10 +47,11 @@ def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
         args = {name: _copied(leaf) for name, leaf in leaves.items()}
         versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
         try:
-            with time_limit(LIMIT):
+            with settings_kept(), torch.enable_grad(), time_limit(LIMIT):
                 done.output = function(*args.values())
         except (Exception, SystemExit, TooLong) as error:  # told, not thrown
-            done.error, done.line = error.with_traceback(None), own_line(error)
+            done.error, done.line = error, own_line(error)
+            error.__traceback__ = None  # it holds on to every tensor of the call
         done.edited = [
             name
             for name, arg in args.items()
@@ -69,6 +60,8 @@ def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
         ]
         if done.error is None and not done.edited:
             _record_gradients(done, leaves)
+            if "inplace operation" in str(done.backward_error):
+                done.line = overwriting_line(function)
     return done
 
 
@@ -146,12 +139,13 @@ def _record_gradients(done: Run, leaves: dict) -> None:
         alive = [part for part in tensors(done.output) if part.requires_grad]
         if inputs and alive:
             loss = sum((part * _probe(part, i)).sum() for i, part in enumerate(alive))
-            with time_limit(LIMIT):
+            with settings_kept(), time_limit(LIMIT):
                 grads = torch.autograd.grad(
                     loss, list(inputs.values()), allow_unused=True
                 )
     except (Exception, SystemExit, TooLong) as error:
-        done.backward_error, done.line = error.with_traceback(None), own_line(error)
+        done.backward_error, done.line = error, own_line(error)
+        error.__traceback__ = None
         return
     done.grads = {
         name: torch.zeros_like(leaf) if grad is None else grad
@@ -166,17 +160,6 @@ def _probe(part: Tensor, seed: int) -> Tensor:
     return (noise + noise.sign() / 2).to(part.dtype)
 
 
-def own_line(error: BaseException) -> str:
-    """Return the learner's last line in a traceback, with its number, or ""."""
-    found = ""
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        text = linecache.getline(file, number, frame.f_globals).strip()
-        if text and not file.startswith(NOT_THE_LEARNERS):
-            found = f"line {number}: {text}"
-    return found
-
-
 @contextmanager
 def settings_kept() -> Iterator[None]:
     """Whatever the answer sets for the whole program is set back."""
@@ -188,7 +171,7 @@ def settings_kept() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
     try:
         with torch.random.fork_rng(devices=range(devices)):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             yield
     finally:
         torch.set_default_dtype(dtype)
@@ -222,7 +205,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     def stop(signal_number: int, frame: types.FrameType | None) -> None:
         if running:
-            raise TooLong
+            raise TooLong(f"{seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     try:

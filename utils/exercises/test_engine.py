@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import pytest
 import torch
@@ -80,7 +81,10 @@ def test_the_mistakes_of_a_test_are_named():
     assert "For `double_wrong` your test said True; expected False." in message
     assert "Tried with" not in message
     partly = grade(WRITE_THE_TEST, lambda f: f is not double_wrong).message
-    assert partly == "For `double_of_wrong_shape` your test said True; expected False."
+    assert partly == (
+        "For `double_of_wrong_shape` your test said True; expected False. "
+        "Right on 4 of 6 inputs."
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,13 +156,107 @@ def test_another_value_is_said(expected, answer, says):
     assert says in said_of(lambda x: expected, lambda x: answer)
 
 
+def refuses(x):
+    raise ValueError(f"x is {x}")
+
+
+def refuses_otherwise(x):
+    raise ValueError("something else")
+
+
+def test_an_error_may_be_what_was_asked_for():
+    assert said_of(refuses, refuses_otherwise) == "solved"
+    said = said_of(refuses, lambda x: 1)
+    assert said == "Your function raised no error; expected a ValueError."
+    said = said_of(refuses, lambda x: x.y)
+    assert said.startswith("Your function raised AttributeError: 'int' object has no")
+
+
 def test_gradients_of_every_part_are_compared():
     trial = {"x": randn(3, seed=0, dtype=torch.float32)}
-    said = said_of(lambda x: (x, x * 2), lambda x: (x, x.detach() * 2), trial)
-    assert said.startswith("The values are right, but the gradient of `x` is not")
+    said = said_of(
+        lambda x: (x, x * 2), lambda x: (x, torch.tensor(x.tolist()) * 2), trial
+    )
+    assert said.startswith("The values are right, but the gradient of `x` is not: at")
 
 
 def test_a_picture_is_for_one_tensor():
     trial = {"x": torch.ones(2, 2)}
     verdict = grade(an_exercise(lambda x: (x, 1), trial), lambda x: (x + 1, 1))
     assert isinstance(verdict, Verdict) and verdict.picture is None
+
+
+# --- where the values differ ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "expected, answer, says",
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.5, 3.1], "at [1] expected 2.000, yours 2.500."),
+        ([[1.0], [2.0]], [[1.0], [2.0004]], "at [1, 0] expected 2, yours 2.0004."),
+        ([1.0, 2.0, 3.0, 4.0], [1.0, math.inf, 3.0, 4.0], "1 of 4 are infinite."),
+        ([1.0, 2.0, 3.0, 4.0], [1.0, -math.inf, 3.0, 9.0], "1 of 4 are infinite."),
+        ([1.0, 2.0, 3.0], [math.nan, math.inf, math.nan], "2 of 3 are NaN."),
+        ([1.0, math.inf], [2.0, math.inf], "at [0] expected 1.000, yours 2.000."),
+        ([1.0, math.nan], [2.0, math.nan], "at [0] expected 1.000, yours 2.000."),
+        ([True, False, True], [True, True, False], "2 of 3 are flipped."),
+        ([1, 2, 300000], [1, 2, 4], "at [2] expected 300000, yours 4."),
+    ],
+)
+def test_the_place_and_the_values_are_said(expected, answer, says):
+    expected, answer = torch.tensor(expected), torch.tensor(answer)
+    said = grade(an_exercise(lambda x: expected, {"x": 1}), lambda x: answer).message
+    assert f"The values differ: {says}\n" in said, said
+
+
+def test_a_partly_wrong_gradient_names_a_place():
+    trial = {"x": torch.tensor([1.0, 2.0, 3.0])}
+    twice_in_the_middle = torch.tensor([1.0, 2.0, 1.0])
+
+    def answer(x):
+        return x.detach() + (x - x.detach()) * twice_in_the_middle
+
+    said = grade(an_exercise(lambda x: x * 1, trial), answer).message
+    at, numbers = said.split("the gradient of `x` is not: at ")[1].split("] expected ")
+    expected, yours = map(float, re.findall(r"-?\d+\.\d+", numbers))
+    assert at == "[1" and yours == pytest.approx(2 * expected, abs=2e-3)
+
+
+# --- what a message describes -----------------------------------------------------
+
+
+def test_a_message_describes_every_argument():
+    trial = {
+        "query": torch.full((2, 3), -900.0, dtype=torch.float64),
+        "mask": torch.ones(3, dtype=torch.bool),
+        "num_heads": 4,
+        "words": ["the cat sat on the mat"] * 5,
+        "norm": functools.partial(double),
+        "layer": torch.nn.Linear(2, 2),
+    }
+    verdict = grade(an_exercise(lambda *args: 1, trial), lambda *args: 2)
+    assert verdict.message == (
+        "For `double`, `Linear` your function returned 2; expected 1.\n"
+        "  Tried with query float64 (2, 3) up to ±900, mask bool (3,), num_heads 4, "
+        "words ['the cat sat on the mat', 'the cat s..., norm `double`, "
+        "layer `Linear`."
+    )
+
+
+def test_it_is_the_first_wrong_input_that_is_described():
+    trials = {"x": torch.zeros(2)}, {"x": torch.arange(3.0)}, {"x": torch.ones(4)}
+    exercise = an_exercise(lambda x: x * 3, *trials, gradients=False)
+    verdict = grade(exercise, lambda x: x**2)
+    assert "Tried with x float32 (3,). Right on 2 of 6 inputs." in verdict.message
+
+
+def test_a_module_among_the_arguments_is_a_fresh_one_in_every_call():
+    layer = torch.nn.Linear(2, 2)
+    before = layer.weight.clone()
+
+    def answer(layer):
+        layer.weight.data.zero_()
+        return 1
+
+    assert grade(an_exercise(lambda layer: 1, {"layer": layer}), answer).solved
+    assert torch.equal(layer.weight, before)

@@ -1,0 +1,291 @@
+"""Finds what a wrong answer did: a slip, a known mistake, or both.
+
+A name is a claim, so each has to be earned on every input that can speak for it:
+
+1. A known mistake did exactly the same, gradients and errors included.
+2. The difference itself says it: a tuple, another order of the axes, ...
+3. A slip: with nothing changed but, say, `keepdim=True`, the answer is right.
+   Or with that change it equals a known mistake.
+4. A known mistake with another fault beside it: the outputs are equal wherever the
+   answer gives one that is finite, or on most inputs, and no other mistake comes close.
+"""
+
+import contextlib
+import functools
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from utils.exercises.compare import (
+    CUT_OFF,
+    EDITS,
+    FIRST_IS_RIGHT,
+    OVERWRITTEN,
+    RETURN_MISSING,
+    VALUES_DIFFER,
+    alike,
+    difference,
+    hint,
+    output_difference,
+    same,
+)
+from utils.exercises.running import Run, run, tensors
+from utils.exercises.slips import SLIPS, Edited
+
+Form = tuple[str, str, Callable]  # mistake, why, function
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial: its arguments, what should have happened, what the answer did."""
+
+    inputs: dict
+    should: Run
+    did: Run
+
+    @property
+    def said(self) -> str | None:
+        return difference(self.should, self.did)
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of a mistake, and the sentence that claims it."""
+
+    mistake: str
+    sentence: str = ""  # empty if the difference says it already
+
+
+def name(
+    function: Callable, trials: list[Trial], forms: Iterable[Form], gradients: bool
+) -> Name | None:
+    """Return what the learner did, or None where nothing can be claimed."""
+    known = _Known(list(forms), trials, gradients)
+    exact = known.exactly(lambda at: trials[at].did)
+    if exact:
+        mistake, why = exact
+        return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
+    if not any(True for t in trials for _ in tensors(t.should.output)):
+        return None  # a few words in common prove nothing
+    return _evident(trials) or _slip(function, known) or known.nearly()
+
+
+# --- known mistakes ---------------------------------------------------------------
+
+
+class _Known:
+    """The known mistakes of an exercise; each is run on an input once, when needed."""
+
+    def __init__(self, forms: list[Form], trials: list[Trial], gradients: bool):
+        self.forms, self.trials, self.gradients = forms, trials, gradients
+        wrong = [i for i, trial in enumerate(trials) if trial.said is not None]
+        right = [i for i, trial in enumerate(trials) if trial.said is None]
+        self.order = wrong + right  # what is wrong tells mistakes apart soonest
+        self.run = functools.cache(self._run)
+
+    def _run(self, form: int, at: int) -> Run:
+        return run(self.forms[form][2], self.trials[at].inputs, self.gradients)
+
+    def exactly(self, did: Callable[[int], Run]) -> tuple[str, str] | None:
+        """Return (mistake, why) of the first that did the same everywhere."""
+        for form, (mistake, why, _) in enumerate(self.forms):
+            if all(alike(self.run(form, at), did(at)) for at in self.order):
+                return mistake, why
+        return None
+
+    def nearly(self) -> Name | None:
+        """Return the one mistake that did the same where it can be compared."""
+        found: dict[str, tuple[int, bool, str]] = {}
+        for form, (mistake, why, _) in enumerate(self.forms):
+            near = self._near(form)
+            if near and near > found.get(mistake, (0,))[:2]:
+                found[mistake] = (*near, why)
+        best = max((near[:2] for near in found.values()), default=None)
+        names = [mistake for mistake, near in found.items() if near[:2] == best]
+        if len(names) != 1:  # two that come equally close: neither is the name
+            return None
+        (mistake,), (count, _, why) = names, found[names[0]]
+        claim = (
+            f"On {count} of {len(self.trials)} inputs its output is that of a known "
+        )
+        claim += f"mistake, {mistake!r}. {why} (It is not the only fault.)"
+        return Name(mistake, claim)
+
+    def _near(self, form: int) -> tuple[int, bool] | None:
+        """Return on how many inputs the outputs are equal, and whether on all.
+
+        None if that proves nothing: if the answer is right where the mistake is wrong,
+        if the first wrong output is another one, or most are.
+        """
+        equal, others = 0, 0
+        for at, trial in enumerate(self.trials):
+            if trial.did.error is not None:
+                continue
+            mistaken = self.run(form, at)
+            agrees = _agrees(trial, mistaken)
+            wrong = _wrong_numbers(trial)
+            if not wrong and not agrees:
+                return None
+            if wrong and agrees:
+                equal += 1
+            elif wrong:
+                others += 1
+                if not equal:
+                    return None
+        return (equal, not others) if equal and equal >= others else None
+
+
+def _output(trial: Trial, output) -> object:
+    """Return an output without what was packed or cast around it."""
+    target = trial.should.output
+    if not isinstance(target, Tensor):
+        return output
+    if isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if isinstance(output, Tensor) and output.dtype.is_floating_point:
+        return output.to(target.dtype) if target.is_floating_point() else output
+    return output
+
+
+def _wrong_numbers(trial: Trial) -> bool:
+    """Whether the output is wrong even where it is finite (NaN looks like any NaN)."""
+    target, did = trial.should.output, _output(trial, trial.did.output)
+    said = output_difference(target, did)
+    if said is None or not said.startswith(VALUES_DIFFER):
+        return said is not None
+    finite = did.isfinite()
+    return not same(did[finite], target[finite])
+
+
+def _agrees(trial: Trial, mistaken: Run) -> bool:
+    """Whether the outputs are equal wherever the learner's is finite."""
+    if mistaken.error is not None:
+        return False
+    yours, known = _output(trial, trial.did.output), _output(trial, mistaken.output)
+    said = output_difference(known, yours)
+    if said is None or not said.startswith(VALUES_DIFFER):
+        return said is None
+    finite, target = yours.isfinite(), trial.should.output
+    comparable = isinstance(target, Tensor) and yours.dtype == target.dtype
+    return comparable and same(yours[finite], known[finite])
+
+
+# --- what the difference itself says ----------------------------------------------
+
+
+def _evident(trials: list[Trial]) -> Name | None:
+    """Return what is said on every input on which the answer is wrong."""
+    found = [_said(trial) for trial in trials if trial.said is not None]
+    names = {name and name.mistake for name in found}
+    return found[0] if len(names) == 1 else None
+
+
+def _said(trial: Trial) -> Name | None:
+    said, did, target = trial.said, trial.did, trial.should.output
+    if did.error is not None:
+        known = hint(did.error)
+        return Name(known[0]) if known else None
+    if said.startswith(EDITS) and output_difference(target, did.output) is None:
+        return Name("an argument edited in place")
+    for words, mistake in SAID.items():
+        if words in said:
+            return Name(mistake)
+    return None if said.startswith(EDITS) else _rearranged(target, did.output)
+
+
+SAID = {  # words of a difference -> what was done
+    RETURN_MISSING: "no return",
+    FIRST_IS_RIGHT: "more returned than was asked for",
+    OVERWRITTEN: "a tensor overwritten that the gradient needs",
+    CUT_OFF: "a gradient cut off",
+}
+
+
+def _rearranged(target, output) -> Name | None:
+    """Return in what form the right numbers came, if they did."""
+    if not (type(output) is Tensor and isinstance(target, Tensor)):
+        return None
+    if output.layout != torch.strided or output.device != target.device:
+        return None
+    if output.dtype != target.dtype:
+        if target.dtype != torch.bool and _equal(output, target):
+            return Name("another dtype", "Your numbers are right, but not their type.")
+        return None
+    if output.numel() != target.numel() or _equal(output, target):
+        return None
+    if output.dim() == target.dim() <= 4:
+        for order in itertools.permutations(range(output.dim())):
+            if _equal(output.permute(order), target):
+                claim = "Your numbers are right, but their axes stand in another order."
+                return Name("axes in another order", claim)
+    if output.shape != target.shape:
+        if _equal(output.reshape(target.shape), target):
+            claim = (
+                "Your numbers are right, and so is their order, but not their shape."
+            )
+            return Name("right numbers in another shape", claim)
+        return None
+    return _opposite(target, output) or _multiple(target, output)
+
+
+def _opposite(target: Tensor, output: Tensor) -> Name | None:
+    if target.dtype != torch.bool or not torch.equal(~output, target):
+        return None
+    return Name("True and False exchanged", "True stands where False should, always.")
+
+
+def _multiple(target: Tensor, output: Tensor) -> Name | None:
+    """Return that every number is the same multiple of the expected one, if it is."""
+    if not target.is_floating_point() or target.numel() < 2:
+        return None
+    factor = ((output * target).sum() / (target * target).sum()).item()
+    if not math.isfinite(factor) or abs(factor) < 1e-3:
+        return None
+    if not _equal(output / factor, target):
+        return None
+    claim = f"Every number is {factor:.4g} times the expected one."
+    return Name("right but for a factor", claim)
+
+
+def _equal(output: Tensor, target: Tensor) -> bool:
+    """Whether two tensors are equal, as far as the smaller precision can tell."""
+    if output.shape != target.shape:
+        return False
+    rough = output.dtype in (torch.float16, torch.bfloat16)
+    tolerance = 1e-2 if rough else 1e-4
+    a, b = output.detach().double(), target.detach().double()
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+# --- slips ------------------------------------------------------------------------
+
+
+def _slip(function: Callable, known: _Known) -> Name | None:
+    """Return the slip without which the answer is right, or a known mistake."""
+    for slip, (why, edit) in SLIPS.items():
+        mode = Edited(edit)
+
+        @functools.cache
+        def did(at: int, mode=mode) -> Run:
+            with contextlib.redirect_stdout(io.StringIO()):
+                inputs = known.trials[at].inputs
+                return run(mode.around(function), inputs, known.gradients)
+
+        did(known.order[0])
+        if not mode.used:
+            continue
+        if all(
+            difference(known.trials[at].should, did(at)) is None for at in known.order
+        ):
+            return Name(slip, f"{why} Nothing else is wrong.")
+        exact = known.exactly(did)
+        if exact:
+            mistake, other = exact
+            also = f"That put right, it equals a known mistake, {mistake!r}. {other}"
+            return Name(slip, f"{why} {also}")
+    return None
