@@ -455,7 +455,7 @@ def test_no_home(monkeypatch, notebook, capsys):
 def test_progress_shows_the_whole_course(notebook, monkeypatch, capsys):
     progress()
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == len(exercises.LESSONS) + 1 and said[0].count("–") == 4
+    assert len(said) == len(exercises.LESSONS) + 1 and said[0].count("–") == 5
     assert said[-1] == f"0 of {len(EXERCISES)} solved. Next: 1.1 {title('1.1')}."
     monkeypatch.setattr(exercises, "draw", lambda *_: None)
     notebook.run(SOFTMAX).run("check('1.2', lambda q, k, v: v)")
@@ -463,7 +463,10 @@ def test_progress_shows_the_whole_course(notebook, monkeypatch, capsys):
     capsys.readouterr()
     progress()
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "Lesson 1   1.1 solved    1.2 not yet   1.3 –         1.4 –"
+    assert (
+        said[0]
+        == "Lesson 1   1.1 solved    1.2 not yet   1.3 –         1.4 –         1.5 –"
+    )
     assert said[-1] == f"1 of {len(EXERCISES)} solved. Next: 1.2 {title('1.2')}."
     exercises._verdicts.clear()  # another day, another kernel
     progress()
