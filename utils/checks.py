@@ -9,6 +9,9 @@ import math
 import torch
 from torch import Tensor
 
+# as tuples: torch 2.6 cannot compile `int | float`
+WHOLE, NUMBER = (int, torch.SymInt), (int, float)
+
 
 def holds(condition: Tensor) -> bool:
     """Return whether a boolean tensor is true everywhere, as far as one can look now.
@@ -40,7 +43,7 @@ def shape_of(x: Tensor) -> tuple[int, ...]:
 
 def check_size(name: str, size, least: int = 0) -> None:
     """Refuse what is not a whole number of at least `least`."""
-    if isinstance(size, bool) or not isinstance(size, int | torch.SymInt):
+    if isinstance(size, bool) or not isinstance(size, WHOLE):
         raise TypeError(f"{name} is {size!r}; it must be an int.")
     if size < least:
         raise ValueError(f"{name} is {size}; it must be at least {least}.")
@@ -48,7 +51,7 @@ def check_size(name: str, size, least: int = 0) -> None:
 
 def check_probability(name: str, p) -> None:
     """Refuse what is not a number from 0 to 1."""
-    if isinstance(p, bool) or not isinstance(p, int | float):
+    if isinstance(p, bool) or not isinstance(p, NUMBER):
         raise TypeError(f"{name} is a {type(p).__name__}; give a float from 0 to 1.")
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"{name} is {p}; it must lie between 0 and 1.")
@@ -60,7 +63,7 @@ def checked_scale(scale, head_dim: int) -> float:
         if head_dim == 0:
             raise ValueError("query has 0 features; attention needs at least one.")
         return head_dim**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, int | float):
+    if isinstance(scale, bool) or not isinstance(scale, NUMBER):
         raise TypeError(f"scale is a {type(scale).__name__}; give a float.")
     if not math.isfinite(scale):
         raise ValueError(f"scale is {scale}; give a finite number.")

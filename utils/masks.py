@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from utils.checks import check_size, holds, shape_of
+from utils.checks import NUMBER, check_size, holds, shape_of
 
 
 def causal_mask(
@@ -45,7 +45,7 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     >>> padding_mask([3, 1]).int()[:, 0, 0].tolist()
     [[1, 1, 1], [1, 0, 0]]
     """
-    if lengths is None or isinstance(lengths, int | float):
+    if lengths is None or isinstance(lengths, NUMBER):
         raise TypeError(f"lengths is {lengths!r}; give one whole number per sentence.")
     lengths = torch.as_tensor(lengths)
     lengths = lengths.long() if lengths.numel() == 0 else lengths

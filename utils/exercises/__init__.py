@@ -151,8 +151,7 @@ def _is_kept(name: str, problems: list[str] | None = None) -> bool:
 
 def _status(name: str, problems: list[str]) -> str:
     """Return one of `solved`, `not yet`, and a dash where nothing was attempted."""
-    solved = _is_kept(name, problems)
-    verdict = _verdicts.get(name)
-    if solved or (verdict and verdict.solved):
+    if _is_kept(name, problems):
         return SOLVED
+    verdict = _verdicts.get(name)
     return "–" if verdict is None or verdict.status == UNTOUCHED else verdict.status

@@ -116,6 +116,7 @@ def logarithms_in_two_dimensions(x):
         (lambda x: softmax(x).detach(), "a gradient cut off", "none arrives"),
         (logarithms_detached, "a gradient cut by detach", "'logarithms'"),
         (logarithms_as_numbers, "logarithms", "On 6 of 6 inputs its output"),
+        (lambda x: logarithms(x).float(), "logarithms", "On 6 of 6 inputs"),
         (logarithms_in_a_tuple, "logarithms", "returned tuple, not a tensor"),
         (logarithms_in_place, "logarithms", "edits its argument `x`"),
         (logarithms_unless_large, "logarithms", "On 4 of 6 inputs its output"),

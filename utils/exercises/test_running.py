@@ -84,6 +84,8 @@ def test_an_edit_inside_a_list_or_dict_is_seen():
 def test_an_input_that_holds_nan_is_not_edited_by_looking_at_it():
     trial = {"x": torch.tensor([1.0, float("nan")])}
     assert verdict(lambda x: x * 2, lambda x: x + x, trial).solved
+    found = verdict(lambda x: x * 2, lambda x: x.detach() + x, trial)
+    assert "the gradient of `x` is not" in found.message
 
 
 @pytest.mark.parametrize(
@@ -299,9 +301,28 @@ def wrong_and_counts():
     return answer
 
 
-@pytest.mark.parametrize("make", [counts, wrong_and_counts])
+def remembers_the_second_input():
+    seen = []
+
+    def answer(x):
+        again = x.dtype == torch.float64 and any(y is torch.float64 for y in seen)
+        seen.append(x.dtype)
+        return x + 1 if again else x * 1
+
+    return answer
+
+
+@pytest.mark.parametrize("make", [counts, wrong_and_counts, remembers_the_second_input])
 def test_a_second_call_that_differs_is_noticed(make):
-    found = verdict(lambda x: x * 1, make())
+    trials = [{"x": X["x"].to(dtype)} for dtype in (torch.float32, torch.float64)]
+    exercise = Exercise(
+        "0.0",
+        "",
+        lambda x: x * 1,
+        lambda d: [t for t in trials if t["x"].dtype == d],
+        {},
+    )
+    found = grade(exercise, make())
     assert "Called again with the same inputs" in found.message and not found.solved
 
 
