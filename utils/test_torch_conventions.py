@@ -245,6 +245,14 @@ def test_row_10_traced_code_skips_the_fast_path(layers, x, how):
     close(traced(x, hidden)[1], layers[0].out_proj.bias.detach().expand(5, 8))
 
 
+def test_row_10_ours_says_the_same_when_compiled(layers, x):
+    _, ours = layers
+    torch._dynamo.reset()
+    traced = torch.compile(ours, backend="eager")
+    keep = ~nothing_to_read()[:, None, None]
+    close(traced(x, mask=keep)[0][1], ours.out_proj.bias.expand(5, 8))
+
+
 # --- the layer --------------------------------------------------------------------
 
 
