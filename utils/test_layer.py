@@ -281,6 +281,13 @@ def test_layer_says_what_is_wrong(error, says, call):
         call(MultiHeadAttention(E, H), randn(B, L, E))
 
 
+@pytest.mark.parametrize("option", ["kdim", "vdim"])
+def test_self_attention_of_a_layer_built_for_another_memory_says_so(option):
+    layer = MultiHeadAttention(E, H, **{option: 6})
+    with pytest.raises(ValueError, match=f"has 32 features .* {option}=6"):
+        layer(randn(B, L, E))
+
+
 @pytest.mark.parametrize(
     "says, kwargs",
     [
