@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from utils.exercises.running import Run, TooLong
+from utils.exercises.running import NaNOnTheWay, Run, TooLong
 
 VALUES_DIFFER = "the values differ: "
 WHOLE = "your output"
@@ -27,6 +27,15 @@ ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
     r"same dtype|expected scalar type|dtype.* mismatch": (
         "two precisions mixed",
         "A new tensor takes the type of an input with dtype=x.dtype.",
+    ),
+    r"\(operator\.invert\) is only implemented|bitwise_not": (
+        "a mask of numbers",
+        "~ turns True and False round, not numbers: build the mask with "
+        "dtype=torch.bool, or compare (mask == 1).",
+    ),
+    r"torch\.return_types\.(max|min)": (
+        "values and places taken for a tensor",
+        "max(dim=...) returns values and their places: take .values, or amax.",
     ),
     r"is a tuple|'tuple' object|not tuple": (
         "a tuple taken for a tensor",
@@ -214,6 +223,8 @@ def _backward_error(yours: Run) -> str:
     said = "the values are right, but no gradient can be computed: "
     if isinstance(error, TooLong):
         return f"{said}the backward pass had not finished after {error}."
+    if isinstance(error, NaNOnTheWay):
+        return f"the values are right, but {error}."
     if "inplace operation" in str(error):
         said += OVERWRITTEN
         said += "Build a new one: w = w / s instead of w /= s, torch.where or "
@@ -229,7 +240,7 @@ def same(a: Tensor, b: Tensor) -> bool:
         return False
     if a.device.type == "meta":
         return True
-    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-6
+    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-6  # √d_k may be single
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 

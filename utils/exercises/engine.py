@@ -24,9 +24,17 @@ from torch import Tensor
 from utils.exercises.compare import VALUES_DIFFER, alike
 from utils.exercises.drawing import describe, draw, functions_of, picture
 from utils.exercises.naming import Trial, name
-from utils.exercises.running import Run, TooLong, run
+from utils.exercises.running import WITHOUT_NAN, Run, TooLong, run
 
-__all__ = ["Exercise", "Verdict", "draw", "grade", "is_untouched", "randn"]
+__all__ = [
+    "WITHOUT_NAN",
+    "Exercise",
+    "Verdict",
+    "draw",
+    "grade",
+    "is_untouched",
+    "randn",
+]
 
 SOLVED, NOT_YET, UNTOUCHED = "solved", "not yet", "not attempted yet"
 
@@ -42,7 +50,8 @@ class Exercise:
         messages call them by their `__name__`.
     mistakes: what the learner did -> a function that does it, and whose docstring says
         why it is wrong; or several functions, where one mistake has several forms.
-    gradients: whether an answer must pass gradients on.
+    gradients: whether an answer must pass gradients on; WITHOUT_NAN: and let no NaN
+        arise on the way to them, even one that is thrown away.
     """
 
     name: str
@@ -50,7 +59,7 @@ class Exercise:
     reference: Callable
     inputs: Callable[[torch.dtype], Iterable[dict]]
     mistakes: dict[str, Callable | tuple[Callable, ...]]
-    gradients: bool = True
+    gradients: bool | str = True
 
     def forms(self) -> Iterable[tuple[str, str, Callable]]:
         """Yield (mistake, why it is wrong, function), for each form of each mistake."""
@@ -94,7 +103,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     did = _runs(function, trials, gradients)
     tried = list(map(Trial, trials, should, did))  # fewer, if an answer had no end
     wrong = [trial for trial in tried if trial.said is not None]
-    again = _second_thoughts(function, tried[:1] if wrong else tried, gradients)
+    again = _second_thoughts(function, wrong[:1] * 2 or tried, gradients)
     if again:
         return Verdict(NOT_YET, again)
     if not wrong:

@@ -4,6 +4,7 @@ Each exercise is a reference, its trials and its known mistakes. A mistake's doc
 is what the learner reads; where one mistake has several forms, the first one speaks.
 """
 
+import functools
 import math
 import warnings
 
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.exercises.engine import Exercise, randn
+from utils.exercises.engine import WITHOUT_NAN, Exercise, randn
 
 IMPORTS = """\
 import math
@@ -41,11 +42,51 @@ def softmax_inputs(dtype):
     yield {"scores": strided + 500}
     yield {"scores": randn(3, 5, seed=5, dtype=dtype)}  # a shape seen before
     yield {"scores": torch.zeros(2, 4, dtype=dtype)}
+    limit = math.log(torch.finfo(dtype).max)
+    yield {"scores": torch.full((3,), limit - 0.5, dtype=dtype)}  # too large in sum
+    yield {"scores": torch.full((2, 3), -1.3 * limit, dtype=dtype)}  # exp rounds to 0
+    yield {"scores": torch.tensor([[2e4, 1.5e4, 0], [-1.5e4, -2e4, -2e4]], dtype=dtype)}
 
 
 def softmax_overflowing(scores):
     """exp(1000) is inf, and inf / inf is NaN: subtract each row's maximum first."""
     return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+
+
+def softmax_with_epsilon(scores):
+    exps = scores.exp()
+    return exps / (exps.sum(dim=-1, keepdim=True) + 1e-9)
+
+
+def softmax_painted(scores):
+    """What overflowed is lost, and painting over the NaN brings nothing back: subtract
+    each row's maximum first."""
+    return softmax_overflowing(scores).nan_to_num()
+
+
+def softmax_turned(scores):
+    """The largest score must get the largest weight: scores minus maximum, not maximum
+    minus scores."""
+    return softmax_overflowing(scores.amax(dim=-1, keepdim=True) - scores)
+
+
+def softmax_below_only(scores):
+    """Numerator and denominator must lose the same: only then does it cancel."""
+    return scores.exp() / softmax_not_normalised(scores).sum(dim=-1, keepdim=True)
+
+
+def softmax_above_only(scores):
+    return softmax_not_normalised(scores) / scores.exp().sum(dim=-1, keepdim=True)
+
+
+def softmax_maximum_added(scores):
+    """The maximum is added where it should be subtracted: everything grows."""
+    return softmax_overflowing(scores + scores.amax(dim=-1, keepdim=True))
+
+
+def softmax_divided_by_maximum(scores):
+    """Division changes the differences between the scores: subtract the maximum."""
+    return softmax_overflowing(scores / scores.amax(dim=-1, keepdim=True))
 
 
 def softmax_wrong_axis(scores):
@@ -108,9 +149,19 @@ def softmax_minimum(scores):
     return softmax_overflowing(scores - scores.amin(dim=-1, keepdim=True))
 
 
+def softmax_largest_size(scores):
+    """-2000 has the size 2000, but below 0 the largest score is the smallest in size:
+    subtract the maximum itself, without abs."""
+    return softmax_overflowing(scores - scores.abs().amax(dim=-1, keepdim=True))
+
+
 def softmax_clamped(scores):
     """Above the limit all scores become equal: subtract the maximum, cut nothing."""
     return softmax_overflowing(scores.clamp(max=80.0))
+
+
+def softmax_clamped_on_both_sides(scores):
+    return softmax_overflowing(scores.clamp(-80.0, 80.0))
 
 
 def softmax_log(scores):
@@ -152,12 +203,14 @@ def softmax_distance_without_exp(scores):
     return softmax_without_exp(scores - scores.amax(dim=-1, keepdim=True))
 
 
-# --- 1.2 attention ----------------------------------------------------------------
+# --- 1.2 attention at a temperature -----------------------------------------------
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The reference: softmax(query keyᵀ / √d_k) value, for any leading axes."""
-    return _scores(query, key).softmax(dim=-1) @ value
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """The reference: softmax(query keyᵀ / (√d_k T)) value, for any leading axes."""
+    return (_scores(query, key) / temperature).softmax(dim=-1) @ value
 
 
 def _scores(query, key):
@@ -179,17 +232,28 @@ def _transposed(trial):
 
 def attention_trials(dtype):
     small = _qkv((), 3, 3, 4, 4, 0, dtype)
-    yield small
-    yield _qkv((2,), 4, 6, 9, 5, 1, dtype)
-    yield _qkv((2, 3), 5, 5, 8, 8, 2, dtype)
+    yield small  # without a temperature it is 1
+    yield _qkv((2,), 4, 6, 9, 5, 1, dtype) | {"temperature": 0.5}
+    yield _qkv((2, 3), 5, 5, 8, 8, 2, dtype) | {"temperature": 3.0}
     yield small | {"query": small["query"] * 300}  # exp of such scores overflows
     yield _qkv((1,), 1, 3, 4, 4, 3, dtype)  # one query
     yield _qkv((2,), 3, 1, 4, 2, 4, dtype)  # one key
-    yield _transposed(_qkv((3, 2), 4, 5, 8, 6, 5, dtype))  # strided
+    strided = _transposed(_qkv((3, 2), 4, 5, 8, 6, 5, dtype))
+    yield strided | {"temperature": 0.25}
     silent = _qkv((), 3, 4, 4, 4, 6, dtype)
     silent["query"][1] = 0.0  # a query that asks for nothing: equal shares
     yield silent | {"query": silent["query"] * 3}
     yield _qkv((2,), 4, 6, 9, 5, 7, dtype)  # a shape seen before
+
+
+def at_any_temperature(mistake):
+    """Return the mistake with its scores divided by a temperature, as they should."""
+
+    @functools.wraps(mistake)
+    def warm(query, key, value, temperature=1.0):
+        return mistake(query / temperature, key, value)
+
+    return warm
 
 
 def _attention(query, key, value, factor=None, dim=-1):
@@ -197,73 +261,88 @@ def _attention(query, key, value, factor=None, dim=-1):
     return (query @ key.mT * factor).softmax(dim=dim) @ value
 
 
+@at_any_temperature
 def attention_no_scale(query, key, value):
     """The scores are not divided by √d_k."""
     return _attention(query, key, value, 1.0)
 
 
+@at_any_temperature
 def attention_d_k(query, key, value):
     """The scores are divided by d_k: too much, all weights become alike."""
     return _attention(query, key, value, 1 / query.shape[-1])
 
 
+@at_any_temperature
 def attention_multiplied(query, key, value):
     """The scores are multiplied where they should be divided."""
     return _attention(query, key, value, query.shape[-1] ** 0.5)
 
 
+@at_any_temperature
 def attention_number_of_keys(query, key, value):
     """The scale depends on the features, not on the length of the text."""
     return _attention(query, key, value, key.shape[-2] ** -0.5)
 
 
+@at_any_temperature
 def attention_len(query, key, value):
     """len counts the first axis; d_k is the last, query.shape[-1]."""
     return _attention(query, key, value, len(query) ** -0.5)
 
 
+@at_any_temperature
 def attention_len_of_key(query, key, value):
     return _attention(query, key, value, len(key) ** -0.5)
 
 
+@at_any_temperature
 def attention_second_axis(query, key, value):
     """shape[1] is d_k only where nothing stands in front: write query.shape[-1]."""
     return _attention(query, key, value, query.shape[1] ** -0.5)
 
 
+@at_any_temperature
 def attention_value_size(query, key, value):
     """The scale depends on the features of query and key, not on those of value."""
     return _attention(query, key, value, value.shape[-1] ** -0.5)
 
 
+@at_any_temperature
 def attention_wrong_axis(query, key, value):
     """Each query (a row) shares out 1 among the keys: softmax(dim=-1)."""
     return _attention(query, key, value, dim=-2)
 
 
+@at_any_temperature
 def attention_first_axis(query, key, value):
     return _attention(query, key, value, dim=0)
 
 
+@at_any_temperature
 def attention_axis_from_the_front(query, key, value):
     return _attention(query, key, value, dim=1)
 
 
+@at_any_temperature
 def attention_without_dim(query, key, value):
     """Without dim, F.softmax chooses an axis by their number: write dim=-1."""
     return softmax_without_dim(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_all_axes_turned(query, key, value):
     """key.mT swaps the last two axes, however many stand in front of them."""
     turned = key.permute(*reversed(range(key.dim())))  # what key.T does
     return _softmax_read(query @ turned, query, value)
 
 
+@at_any_temperature
 def attention_first_axes_turned(query, key, value):
     return _softmax_read(query @ key.transpose(0, 1), query, value)
 
 
+@at_any_temperature
 def attention_second_axes_turned(query, key, value):
     return _softmax_read(query @ key.transpose(1, 2), query, value)
 
@@ -272,74 +351,171 @@ def _softmax_read(products, query, value):
     return (products / query.shape[-1] ** 0.5).softmax(dim=-1) @ value
 
 
+@at_any_temperature
 def attention_overflowing(query, key, value):
     """exp of a large score is inf: use softmax, or subtract each row's maximum."""
     return softmax_overflowing(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_not_normalised(query, key, value):
     """The weights of a query must sum to 1: divide by the sum of the row."""
     return softmax_not_normalised(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_one_sum(query, key, value):
     """exps.sum() adds up every row: write .sum(dim=-1, keepdim=True)."""
     return softmax_one_sum(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_one_sum_overflowing(query, key, value):
     return softmax_all_overflowing(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_reads_keys(query, key, value):
     """Keys are compared; what is read, and mixed, are the values."""
     return _attention(query, key, key)
 
 
+@at_any_temperature
 def attention_roles_swapped(query, key, value):
     """Rows are queries: query @ key.mT, not key @ query.mT."""
     return _scores(key, query).softmax(dim=-1) @ value
 
 
+@at_any_temperature
 def attention_weights(query, key, value):
     """Multiply the weights by the values: return what is read."""
     return _scores(query, key).softmax(dim=-1)
 
 
+@at_any_temperature
 def attention_hard(query, key, value):
     """The best key takes everything, and no gradient reaches the scores."""
     return softmax_argmax(query @ key.mT) @ value
 
 
+@at_any_temperature
 def attention_scale_after(query, key, value):
     """The weights no longer sum to 1: scale the scores."""
     return (query @ key.mT).softmax(dim=-1) / query.shape[-1] ** 0.5 @ value
 
 
+@at_any_temperature
 def attention_without_softmax(query, key, value):
     """Bare scores may be negative and do not sum to 1."""
     return _scores(query, key) @ value
 
 
+@at_any_temperature
 def attention_without_exp(query, key, value):
     """Scores may be negative or sum to 0: a share needs softmax."""
     return softmax_without_exp(_scores(query, key)) @ value
 
 
+@at_any_temperature
 def attention_return_value(query, key, value):
     """Nothing is attended to: every query must mix all values."""
     return value
 
 
+@at_any_temperature
 def attention_mean(query, key, value):
     """Every key gets the same weight, whatever the query asks."""
     return _attention(query, key, value, 0.0)
 
 
-def attention_in_place(query, key, value):
+def attention_in_place(query, key, value, temperature=1.0):
     """/= writes into the caller's tensor; build a new one."""
     query /= query.shape[-1] ** 0.5
-    return _attention(query, key, value, 1.0)
+    return _attention(query, key, value, 1 / temperature)
+
+
+@at_any_temperature
+def attention_fixed_number(query, key, value):
+    """d_k is not always 4: read it from the query, query.shape[-1]."""
+    return _attention(query, key, value, 0.5)
+
+
+@at_any_temperature
+def attention_weights_turned(query, key, value):
+    """A row of the weights belongs to a query: weights @ value, nothing turned."""
+    return _scores(query, key).softmax(dim=-1).mT @ value
+
+
+@at_any_temperature
+def attention_number_of_queries(query, key, value):
+    return _attention(query, key, value, query.shape[-2] ** -0.5)
+
+
+@at_any_temperature
+def attention_half(query, key, value):
+    """** binds tighter than /: d ** 1 / 2 is d / 2. Write d ** 0.5."""
+    return _attention(query, key, value, 2 / query.shape[-1])
+
+
+@at_any_temperature
+def attention_key_not_turned(query, key, value):
+    """query @ key pairs features with words: swap the last two axes of key, key.mT."""
+    return _softmax_read(query @ key, query, value)
+
+
+@at_any_temperature
+def attention_key_reshaped(query, key, value):
+    """reshape and view deal the numbers out anew; key.mT swaps the axes."""
+    turned = key.reshape(*key.shape[:-2], key.shape[-1], key.shape[-2])
+    return _softmax_read(query @ turned, query, value)
+
+
+@at_any_temperature
+def attention_causal(query, key, value):
+    """Nothing was to be hidden: every query reads every key."""
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@at_any_temperature
+def attention_scores(query, key, value):
+    return _scores(query, key)
+
+
+@at_any_temperature
+def attention_key_and_value_swapped(query, key, value):
+    """The query is compared with the keys, and what is read are the values."""
+    return _scores(query, value).softmax(dim=-1) @ key
+
+
+@at_any_temperature
+def attention_softmax_twice(query, key, value):
+    """One softmax is enough: a second one flattens the weights."""
+    return _scores(query, key).softmax(dim=-1).softmax(dim=-1) @ value
+
+
+def attention_without_temperature(query, key, value, temperature=1.0):
+    """The temperature is accepted, and changes nothing: divide the scores by it."""
+    return _attention(query, key, value)
+
+
+def attention_times_temperature(query, key, value, temperature=1.0):
+    """Multiplied by T the scores grow, and the weights get colder: divide by it."""
+    return _attention(query * temperature, key, value)
+
+
+def attention_temperature_in_the_root(query, key, value, temperature=1.0):
+    """The root belongs to d_k alone: √(d_k · T) is too small a change."""
+    return _attention(query / temperature**0.5, key, value)
+
+
+def attention_temperature_added(query, key, value, temperature=1.0):
+    """Divide by √d_k and by T, not by their sum."""
+    return _attention(query, key, value, 1 / (query.shape[-1] ** 0.5 + temperature))
+
+
+def attention_temperature_late(query, key, value, temperature=1.0):
+    """After the softmax T changes all weights alike: divide the scores by it."""
+    return _attention(query, key, value) / temperature
 
 
 # --- 1.3 attention under a mask ---------------------------------------------------
@@ -347,10 +523,9 @@ def attention_in_place(query, key, value):
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """The reference: True = may be read; a query with nothing to read gets zeros."""
-    scores = _scores(query, key)
     empty = ~mask.any(dim=-1, keepdim=True)
-    weights = scores.masked_fill(~(mask | empty), -math.inf).softmax(dim=-1)
-    return weights.masked_fill(empty, 0.0) @ value
+    scores = _hide(query, key, mask).masked_fill(empty, 0.0)
+    return scores.softmax(dim=-1).masked_fill(empty, 0.0) @ value
 
 
 def masked_trials(dtype):
@@ -366,7 +541,8 @@ def masked_trials(dtype):
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[:3, -1] = False
     yield _tall_last_key(dtype) | {"mask": mask}
-    yield _two_lowest(dtype)
+    yield _two_lowest(dtype, 3e4)
+    yield _two_lowest(dtype, 3e10)
     lengths = torch.arange(6) < torch.tensor([4, 0])[:, None, None]  # (2, 1, 6)
     yield _qkv((2,), 3, 6, 4, 4, 7, dtype) | {"mask": lengths}
     rows = torch.tensor([[True], [False], [True], [True]])  # (4, 1): all keys or none
@@ -393,10 +569,11 @@ def _tall_last_key(dtype):
     return trial
 
 
-def _two_lowest(dtype):
-    """Scores of 10,000 and more, of which only the two lowest may be read."""
+def _two_lowest(dtype, size):
+    """Scores of about `size`, of which only the two lowest may be read."""
     trial = _qkv((), 3, 5, 4, 4, 6, dtype)
-    trial["query"] = trial["query"] * 3e4
+    for name in ("query", "key"):  # in equal parts: rounding would tell answers apart
+        trial[name] = trial[name] * size**0.5
     scores = trial["query"].double() @ trial["key"].double().mT
     return trial | {"mask": scores <= scores.sort(dim=-1).values[:, 1:2]}
 
@@ -435,7 +612,8 @@ def masked_lowest_number(query, key, value, mask):
 
 
 def masked_small_number(query, key, value, mask):
-    """-10,000 hides nothing from scores that are lower still: fill with -inf."""
+    """A number hides nothing from scores that are lower still, be it -100 or -1e9:
+    fill with -inf."""
     return _hide(query, key, mask, -1e4).softmax(dim=-1) @ value
 
 
@@ -446,6 +624,29 @@ def masked_small_number_added(query, key, value, mask):
 def masked_small_number_guarded(query, key, value, mask):
     weights = _hide(query, key, mask, -1e4).softmax(dim=-1)
     return weights * mask.any(dim=-1, keepdim=True) @ value
+
+
+def masked_small_number_times_mask(query, key, value, mask):
+    return _hide(query, key, mask, -1e4).softmax(dim=-1) * mask @ value
+
+
+def masked_small_number_added_guarded(query, key, value, mask):
+    weights = (_scores(query, key) + _block(query, mask, -1e4)).softmax(dim=-1)
+    return weights * _any(mask) @ value
+
+
+def masked_big_number_guarded(query, key, value, mask):
+    weights = _hide(query, key, mask, -1e9).softmax(dim=-1)
+    return weights * mask.any(dim=-1, keepdim=True) @ value
+
+
+def masked_big_number_times_mask(query, key, value, mask):
+    return _hide(query, key, mask, -1e9).softmax(dim=-1) * mask @ value
+
+
+def masked_big_number_renormalised(query, key, value, mask):
+    weights = _hide(query, key, mask, -1e9).softmax(dim=-1) * mask
+    return weights / (weights.sum(dim=-1, keepdim=True) + 1e-9) @ value
 
 
 def masked_inverted(query, key, value, mask):
@@ -467,6 +668,44 @@ def masked_inverted_added(query, key, value, mask):
 
 def masked_inverted_after(query, key, value, mask):
     return masked_after_softmax(query, key, value, ~mask)
+
+
+def _hide_then_zero(query, key, value, hidden, zeroed):
+    """Hide some keys, and set the weights of some queries to 0."""
+    scores = _scores(query, key).masked_fill(hidden, -math.inf)
+    return scores.softmax(dim=-1).masked_fill(zeroed, 0.0) @ value
+
+
+def _any(mask):
+    return mask.any(dim=-1, keepdim=True)
+
+
+def masked_inverted_guarded(query, key, value, mask):
+    return _hide_then_zero(query, key, value, mask & _any(mask), ~_any(mask))
+
+
+def masked_inverted_or_empty(query, key, value, mask):
+    return _hide_then_zero(query, key, value, mask | ~_any(mask), ~_any(mask))
+
+
+def masked_not_emptied(query, key, value, mask):
+    """A query with nothing to read now reads every key: set its weights to 0, too."""
+    return _hide(query, key, mask | ~_any(mask)).softmax(dim=-1) @ value
+
+
+def masked_all(query, key, value, mask):
+    """mask.all says which queries may read EVERY key; ask which may read ANY."""
+    every = mask.all(dim=-1, keepdim=True)
+    return _hide_then_zero(query, key, value, ~mask & every, ~every)
+
+
+def masked_guard_turned(query, key, value, mask):
+    """The rows that may read are emptied, or hidden, not those that may not."""
+    return _hide_then_zero(query, key, value, ~mask & _any(mask), _any(mask))
+
+
+def masked_guard_turned_and(query, key, value, mask):
+    return _hide_then_zero(query, key, value, ~mask & ~_any(mask), ~_any(mask))
 
 
 def masked_after_softmax(query, key, value, mask):
@@ -494,6 +733,18 @@ def masked_renormalised_clamped(query, key, value, mask):
 def masked_renormalised_nan_to_num(query, key, value, mask):
     weights = _scores(query, key).softmax(dim=-1) * mask
     return (weights / weights.sum(dim=-1, keepdim=True)).nan_to_num() @ value
+
+
+def masked_renormalised_guarded(query, key, value, mask):
+    weights = _scores(query, key).softmax(dim=-1) * mask
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / total.masked_fill(~_any(mask), 1.0) @ value
+
+
+def masked_renormalised_without_0(query, key, value, mask):
+    weights = _scores(query, key).softmax(dim=-1) * mask
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / total.masked_fill(total == 0, 1.0) @ value
 
 
 def masked_exps(query, key, value, mask):
@@ -537,6 +788,17 @@ def masked_zero_times_inf(query, key, value, mask):
     return (_scores(query, key) + blocked).softmax(dim=-1) @ value
 
 
+def masked_zero_times_inf_painted(query, key, value, mask):
+    blocked = (~mask).to(query.dtype) * -math.inf
+    return (_scores(query, key) + blocked).softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_zero_times_inf_guarded(query, key, value, mask):
+    blocked = (~mask & _any(mask)).to(query.dtype) * -math.inf
+    weights = (_scores(query, key) + blocked).softmax(dim=-1)
+    return weights.masked_fill(~_any(mask), 0.0) @ value
+
+
 def masked_zero_is_hidden(query, key, value, mask):
     """A score that is allowed, and happens to be 0, is hidden as well."""
     scores = _scores(query, key) * mask
@@ -548,11 +810,26 @@ def masked_zero_is_inf(query, key, value, mask):
     return scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1) @ value
 
 
+def masked_zero_is_inf_painted(query, key, value, mask):
+    scores = _scores(query, key) * mask
+    weights = scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1)
+    return weights.nan_to_num() @ value
+
+
 def masked_nan_gradient(query, key, value, mask):
-    """The output is right, but the NaN was there, and backwards 0 · NaN is NaN: repair
-    the scores before the softmax; nan_to_num or torch.where after it come too late."""
+    """The output is right, but a NaN arose, and only luck may keep it out of the
+    gradients: repair the scores before the softmax; painting over a NaN is late."""
     scores = _scores(query, key) + _block(query, mask)
     return scores.softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_nan_filled(query, key, value, mask):
+    return _hide(query, key, mask).softmax(dim=-1).nan_to_num() @ value
+
+
+def masked_nan_filled_twice(query, key, value, mask):
+    weights = _hide(query, key, mask).softmax(dim=-1)
+    return weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0) @ value
 
 
 def masked_nan_output(query, key, value, mask):
@@ -570,7 +847,7 @@ def masked_nan_output_where(query, key, value, mask):
 
 def masked_nan_in_place(query, key, value, mask):
     """w[w.isnan()] = 0 overwrites what the backward pass needs. Keep the NaN from
-    arising: leave the scores of such a row as they are, then empty its weights."""
+    arising: give such a row scores that are finite, then empty its weights."""
     weights = _hide(query, key, mask).softmax(dim=-1)
     weights[weights.isnan()] = 0.0
     return weights @ value
@@ -583,8 +860,8 @@ def masked_nan_in_place_added(query, key, value, mask):
 
 
 def masked_by_index(query, key, value, mask):
-    """scores[~mask] needs a mask of exactly the shape of the scores; masked_fill(~mask,
-    -inf) broadcasts, and leaves the old scores alone."""
+    """scores[~mask] does not broadcast: the axes of the mask must be the first axes of
+    the scores. masked_fill(~mask, -inf) does, and leaves the old scores alone."""
     scores = _scores(query, key)
     scores[~mask] = -math.inf
     return scores.softmax(dim=-1) @ value
@@ -621,6 +898,10 @@ def masked_not_at_all(query, key, value, mask):
     return _attention(query, key, value)
 
 
+def masked_not_at_all_guarded(query, key, value, mask):
+    return _attention(query, key, value) * _any(mask)
+
+
 def masked_no_scale(query, key, value, mask):
     """The scores are not divided by √d_k."""
     return masked_attention(query * query.shape[-1] ** 0.5, key, value, mask)
@@ -639,12 +920,13 @@ def causal_trials(dtype):
     yield _qkv((2,), 3, 5, 8, 6, 1, dtype)
     yield _every_score_zero(dtype)
     yield _tall_last_key(dtype)
-    large = _qkv((), 3, 4, 8, 6, 19, dtype)  # first query: below -39,000
-    yield large | {"query": large["query"] * 3e4}
+    large = _qkv((), 3, 4, 8, 6, 19, dtype)  # first query: below -37,000
+    yield large | {name: large[name] * 170 for name in ("query", "key")}
     yield _qkv((2, 3), 1, 5, 4, 4, 3, dtype)  # the newest word alone
     yield _qkv((), 1, 1, 4, 4, 4, dtype)
     yield _transposed(_qkv((3, 2), 4, 6, 8, 6, 5, dtype))
     yield _qkv((2,), 3, 5, 8, 6, 6, dtype)  # a shape seen before
+    yield _qkv((), 2, 20, 4, 4, 8, dtype)  # long
 
 
 def _causal(query, key, value, mask, hidden=-math.inf):
@@ -705,6 +987,12 @@ def causal_square_of_keys(query, key, value):
     return _causal(query, key, value, mask)
 
 
+def causal_last_keys(query, key, value):
+    """The newest words read all older ones, too, not the last L keys alone."""
+    newest = slice(-query.shape[-2], None)
+    return causal_attention(query, key[..., newest, :], value[..., newest, :])
+
+
 def causal_inverted(query, key, value):
     """The queries read only what comes later."""
     mask = ~_ones(query, key).tril(_offset(query, key))
@@ -723,6 +1011,10 @@ def causal_inverted_big(query, key, value):
 def causal_future(query, key, value):
     """triu where tril is meant: the past is hidden, the future read."""
     return _causal(query, key, value, _ones(query, key).triu(_offset(query, key)))
+
+
+def causal_future_square(query, key, value):
+    return _causal(query, key, value, _ones(query, key).triu())
 
 
 def causal_without_self(query, key, value):
@@ -773,9 +1065,14 @@ def causal_safe_exps(query, key, value):
 
 
 def causal_added_as_ones(query, key, value):
-    """Adding 1 to the past hides nothing: add -inf to the future."""
+    """Adding 1, or True, hides nothing: add -inf to the future."""
     past = _ones(query, key).tril(_offset(query, key))
     return (_scores(query, key) + past.to(query.dtype)).softmax(dim=-1) @ value
+
+
+def causal_future_added(query, key, value):
+    future = ~_past(query.shape[-2], key.shape[-2])
+    return (_scores(query, key) + future).softmax(dim=-1) @ value
 
 
 def causal_zero_times_inf(query, key, value):
@@ -794,13 +1091,19 @@ def causal_zeroed_scores_square(query, key, value):
 
 
 def causal_small_number(query, key, value):
-    """-10,000 hides nothing from scores that are lower still: fill with -inf."""
+    """A number hides nothing from scores that are lower still, be it -100 or -10,000:
+    fill with -inf."""
     return _causal(query, key, value, _past(query.shape[-2], key.shape[-2]), -1e4)
 
 
+def causal_small_number_added(query, key, value):
+    block = _block(query, _past(query.shape[-2], key.shape[-2]), -1e4)
+    return (_scores(query, key) + block).softmax(dim=-1) @ value
+
+
 def causal_by_index(query, key, value):
-    """scores[~mask] needs a mask of exactly the shape of the scores; masked_fill(~mask,
-    -inf) broadcasts, and leaves the old scores alone."""
+    """scores[~mask] does not broadcast: the axes of the mask must be the first axes of
+    the scores. masked_fill(~mask, -inf) does, and leaves the old scores alone."""
     scores = _scores(query, key)
     scores[~_past(query.shape[-2], key.shape[-2])] = -math.inf
     return scores.softmax(dim=-1) @ value
@@ -879,6 +1182,11 @@ def past_without_scale(query, key, value):
     return causal_no_scale(query, key, value)
 
 
+def past_colder_in_longer_texts(query, key, value):
+    """Scores times the logarithm of the number of words, as some models do."""
+    return causal_attention(query * math.log(1 + len(key)), key, value)
+
+
 def every_word(query, key, value):
     return attention(query, key, value)
 
@@ -921,12 +1229,30 @@ def centred_values(query, key, value):
     return causal_attention(query, key, value - value.mean(dim=-2, keepdim=True))
 
 
+def centred_queries(query, key, value):
+    return causal_attention(query - query.mean(dim=-2, keepdim=True), key, value)
+
+
+def two_words_ahead(query, key, value):
+    return _reads(query, key, value, lambda i, j: (j <= i) | (j == i + 2))
+
+
+def third_word_shown(query, key, value):
+    return _reads(query, key, value, lambda i, j: (j <= i) | (j == 2))
+
+
+def hidden_by_minus_five(query, key, value):
+    past = _past(query.shape[-2], key.shape[-2])
+    return _causal(query, key, value, past, -5.0)
+
+
 HONEST = (
     past_and_self,
     past_without_self,
     only_itself,
     last_three_words,
     past_without_scale,
+    past_colder_in_longer_texts,
 )
 LEAKY = (
     every_word,
@@ -938,6 +1264,10 @@ LEAKY = (
     first_word_peeks_at_the_second,
     first_word_is_honest,
     centred_values,
+    centred_queries,
+    two_words_ahead,
+    third_word_shown,
+    hidden_by_minus_five,
 )
 
 
@@ -972,14 +1302,14 @@ def future_turned(attend):
 
 def future_always(attend):
     """You call every function a leak, even one that is right. The output of the
-    changed word itself may move: compare the earlier ones alone. And change it to
-    ordinary numbers: 0 · inf and 0 · NaN are NaN, hidden or not."""
+    changed word itself may move: compare the earlier ones alone. Start each time from a
+    fresh x.clone(), and change it to ordinary numbers: 0 · inf and 0 · NaN are NaN."""
     return True
 
 
 def future_never(attend):
-    """You find no leak anywhere. Change a later word by much, and compare what the
-    words before it have read."""
+    """You find no leak anywhere. Change a later word by much, in a clone (c = x is the
+    same tensor), and compare what the words before it have read."""
     return False
 
 
@@ -1016,6 +1346,23 @@ def _moves_before(attend, word, stop=None):
     return not torch.allclose(after[:word], before[:word])
 
 
+def future_two_words(attend):
+    """Two words are too few: some leaks need three. Try a longer text."""
+    x = randn(2, 4, seed=0, dtype=torch.float64)
+    changed = torch.stack([x[0], -x[1]])
+    after = attend(changed, changed, changed)
+    return not torch.allclose(after[0], attend(x, x, x)[0])
+
+
+def future_cut_off(attend):
+    """Without its later words a text is shorter, and a function may use its length.
+    Leave the words there, and change what they are."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    whole = attend(x, x, x)
+    starts = (x[:words] for words in range(1, WORDS))
+    return not all(torch.allclose(attend(s, s, s), whole[: len(s)]) for s in starts)
+
+
 def future_first_output_only(attend):
     """Only the first output was compared: others may leak though the first does not."""
 
@@ -1027,6 +1374,72 @@ def future_first_output_only(attend):
 
 def future_first_word_kept(attend):
     return _moves_before(attend, 1, WORDS)
+
+
+def future_queries_not_changed(attend):
+    """A later query can be felt where queries are compared: change it as well."""
+
+    def change(q, k, v, word):
+        return q, _changed(k, word), _changed(v, word)
+
+    return _moved(attend, change)
+
+
+def future_queries_only(attend):
+    """The later keys and values are read: change them as well."""
+    return _moved(attend, lambda q, k, v, word: (_changed(q, word), k, v))
+
+
+def future_without_last(attend):
+    """A leak may be of one word alone: change each word but the first, the last too."""
+    return any(_moves_before(attend, word) for word in range(1, WORDS - 1))
+
+
+def future_from_the_third(attend):
+    return any(_moves_before(attend, word) for word in range(2, WORDS))
+
+
+def future_every_second_word(attend):
+    return any(_moves_before(attend, word) for word in range(1, WORDS, 2))
+
+
+def future_every_other_second_word(attend):
+    return any(_moves_before(attend, word) for word in range(2, WORDS, 2))
+
+
+def future_neighbour_only(attend):
+    """Only the word just before the changed one was compared: a leak may go further."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    before = attend(x, x, x)
+    for word in range(1, WORDS):
+        changed = x.clone()
+        changed[word] = randn(4, seed=word, dtype=x.dtype)
+        after = attend(changed, changed, changed)
+        if not torch.allclose(after[word - 1], before[word - 1]):
+            return True
+    return False
+
+
+def future_coarse(attend):
+    """A leak may be small: compare up to rounding (torch.allclose), not to a tenth."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    before = attend(x, x, x)
+    for word in range(1, WORDS):
+        changed = x.clone()
+        changed[word] = randn(4, seed=word, dtype=x.dtype)
+        after = attend(changed, changed, changed)
+        if not torch.allclose(after[:word], before[:word], atol=0.1):
+            return True
+    return False
+
+
+def future_past_changed(attend):
+    """That an earlier word is felt later is what attention is for: change a later word,
+    and look at the earlier ones."""
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    changed = torch.cat([-x[:1], x[1:]])
+    after = attend(changed, changed, changed)
+    return not torch.allclose(after[1:], attend(x, x, x)[1:])
 
 
 def future_shuffled(attend):
@@ -1054,7 +1467,12 @@ EXERCISES = (
         softmax,
         softmax_inputs,
         {
-            "no maximum subtracted": softmax_overflowing,
+            "no maximum subtracted": (softmax_overflowing, softmax_with_epsilon),
+            "NaN painted over": softmax_painted,
+            "subtracted the wrong way round": softmax_turned,
+            "subtracted in one place only": (softmax_below_only, softmax_above_only),
+            "the maximum added": softmax_maximum_added,
+            "divided by the maximum": softmax_divided_by_maximum,
             "softmax over the wrong axis": (
                 softmax_wrong_axis,
                 softmax_first_axis,
@@ -1072,7 +1490,8 @@ EXERCISES = (
                 softmax_keepdim_of_both,
             ),
             "mean or minimum instead of the maximum": (softmax_mean, softmax_minimum),
-            "scores cut off": softmax_clamped,
+            "the largest size instead of the maximum": softmax_largest_size,
+            "scores cut off": (softmax_clamped, softmax_clamped_on_both_sides),
             "the logarithm of softmax": softmax_log,
             "argmax instead of softmax": softmax_argmax,
             "one maximum for all rows": (softmax_global_max, softmax_global_amax),
@@ -1083,14 +1502,30 @@ EXERCISES = (
     ),
     Exercise(
         "1.2",
-        "Scaled dot-product attention",
+        "Attention at a temperature",
         attention,
         attention_trials,
         {
             "no scale": attention_no_scale,
             "d_k instead of √d_k": attention_d_k,
             "multiplied by √d_k": attention_multiplied,
-            "√(number of keys) instead of √d_k": attention_number_of_keys,
+            "√(number of words) instead of √d_k": (
+                attention_number_of_keys,
+                attention_number_of_queries,
+            ),
+            "** 1 / 2 is not a root": attention_half,
+            "key not transposed": attention_key_not_turned,
+            "key reshaped, not transposed": attention_key_reshaped,
+            "a causal mask": attention_causal,
+            "key and value swapped": attention_key_and_value_swapped,
+            "softmax twice": attention_softmax_twice,
+            "temperature forgotten": attention_without_temperature,
+            "multiplied by the temperature": attention_times_temperature,
+            "the temperature under the root": attention_temperature_in_the_root,
+            "the temperature added": attention_temperature_added,
+            "temperature after the softmax": attention_temperature_late,
+            "a fixed number instead of √d_k": attention_fixed_number,
+            "weights turned round": attention_weights_turned,
             "softmax over the wrong axis": (
                 attention_wrong_axis,
                 attention_first_axis,
@@ -1110,7 +1545,7 @@ EXERCISES = (
             "one sum for all rows": (attention_one_sum, attention_one_sum_overflowing),
             "keys read instead of values": attention_reads_keys,
             "query and key swapped": attention_roles_swapped,
-            "weights returned": attention_weights,
+            "weights returned": (attention_weights, attention_scores),
             "argmax instead of softmax": attention_hard,
             "scale after softmax": attention_scale_after,
             "no softmax": attention_without_softmax,
@@ -1132,13 +1567,20 @@ EXERCISES = (
                 masked_inverted_big,
                 masked_inverted_added,
                 masked_inverted_after,
+                masked_inverted_guarded,
+                masked_inverted_or_empty,
             ),
+            "weights not emptied": masked_not_emptied,
+            "all instead of any": masked_all,
+            "the guard turned round": masked_guard_turned,
             "mask after softmax": masked_after_softmax,
             "renormalised after the softmax": (
                 masked_renormalised,
                 masked_renormalised_with_epsilon,
                 masked_renormalised_clamped,
                 masked_renormalised_nan_to_num,
+                masked_renormalised_guarded,
+                masked_renormalised_without_0,
                 masked_exps,
                 masked_exps_with_epsilon,
                 masked_safe_exps,
@@ -1154,10 +1596,17 @@ EXERCISES = (
                 masked_small_number,
                 masked_small_number_added,
                 masked_small_number_guarded,
+                masked_small_number_times_mask,
+                masked_small_number_added_guarded,
+                masked_big_number_guarded,
+                masked_big_number_times_mask,
+                masked_big_number_renormalised,
             ),
             "-inf where nothing may be read": (masked_no_guard, masked_added_no_guard),
             "NaN painted over": (
                 masked_nan_gradient,
+                masked_nan_filled,
+                masked_nan_filled_twice,
                 masked_nan_output,
                 masked_nan_output_added,
                 masked_nan_output_where,
@@ -1174,11 +1623,24 @@ EXERCISES = (
             "keepdim forgotten": masked_any_without_keepdim,
             "any over the wrong axis": masked_any_of_the_queries,
             "mask added as ones": masked_added_as_ones,
-            "0 times -inf": masked_zero_times_inf,
-            "0 read as hidden": (masked_zero_is_hidden, masked_zero_is_inf),
-            "no mask": masked_not_at_all,
+            "0 times -inf": (
+                masked_zero_times_inf,
+                masked_zero_times_inf_painted,
+                masked_zero_times_inf_guarded,
+            ),
+            "0 read as hidden": (
+                masked_zero_is_hidden,
+                masked_zero_is_inf,
+                masked_zero_is_inf_painted,
+            ),
+            "no mask": (
+                masked_not_at_all,
+                masked_not_at_all_guarded,
+                masked_guard_turned_and,
+            ),
             "no scale": masked_no_scale,
         },
+        gradients=WITHOUT_NAN,
     ),
     Exercise(
         "1.4",
@@ -1197,13 +1659,14 @@ EXERCISES = (
                 causal_offset_turned_big,
                 causal_offset_turned_guarded,
             ),
+            "only the last L keys read": causal_last_keys,
             "a square mask": (causal_square, causal_square_of_keys),
             "inverted mask": (
                 causal_inverted,
                 causal_inverted_inf,
                 causal_inverted_big,
             ),
-            "the future instead of the past": causal_future,
+            "the future instead of the past": (causal_future, causal_future_square),
             "a token may not read itself": (
                 causal_without_self,
                 causal_without_self_inf,
@@ -1217,9 +1680,12 @@ EXERCISES = (
                 causal_exps,
                 causal_safe_exps,
             ),
-            "mask added as ones": causal_added_as_ones,
+            "mask added as ones": (causal_added_as_ones, causal_future_added),
             "0 times -inf": causal_zero_times_inf,
-            "a fill that is not low enough": causal_small_number,
+            "a fill that is not low enough": (
+                causal_small_number,
+                causal_small_number_added,
+            ),
             "scores indexed with the mask": (causal_by_index, causal_by_index_square),
             "lengths counted from the front": (causal_first_axes, causal_second_axes),
             "no scale": causal_no_scale,
@@ -1246,6 +1712,19 @@ EXERCISES = (
                 future_middle_word_only,
                 future_second_half_only,
             ),
+            "not every place changed": (
+                future_without_last,
+                future_from_the_third,
+                future_every_second_word,
+                future_every_other_second_word,
+            ),
+            "the queries not changed": future_queries_not_changed,
+            "only the queries changed": future_queries_only,
+            "only the neighbour compared": future_neighbour_only,
+            "a comparison too coarse": future_coarse,
+            "the past changed, not the future": future_past_changed,
+            "a text of two words": future_two_words,
+            "later words cut off": future_cut_off,
             "only the first output compared": (
                 future_first_output_only,
                 future_first_word_kept,
@@ -1264,27 +1743,32 @@ SHOWN = {
     "one maximum for the whole tensor": ("1.1", "one maximum for all rows"),
     "`scores -= …` writes": ("1.1", "in-place edit of the scores"),
     "so the axis is gone": ("1.1", "keepdim forgotten"),
-    "(query @ key.mT).softmax(dim=-1) @ value": ("1.2", "no scale"),
+    "F.one_hot(best, ": ("1.2", "argmax instead of softmax"),
     "`key.T` turns *all* axes": ("1.2", "other axes of key swapped"),
     "`softmax(dim=1)` is": ("1.2", "softmax over the wrong axis"),
     "`len(query)` is": ("1.2", "len() as d_k"),
+    "is not $\\sqrt{d_k}\\,T$": ("1.2", "the temperature under the root"),
+    "dividing the *weights* by $T$": ("1.2", "temperature after the softmax"),
     "softmax(dim=-1) * causal": ("1.4", "mask after softmax"),
     "after / after.sum(": ("1.4", "renormalised after the softmax"),
-    "tall.softmax(dim=-1) * may_read": ("1.3", "mask after softmax"),
+    "tall.softmax(dim=-1) * seen": ("1.3", "mask after softmax"),
     "late / late.sum()": ("1.3", "renormalised after the softmax"),
     "Adding a little to the sum": ("1.3", "renormalised after the softmax"),
     "scaled_scores(query, key) + causal.float()": ("1.4", "mask added as ones"),
     "a float mask of zeros and ones, *added*": ("1.3", "mask added as ones"),
     "def fill_inf": ("1.3", "-inf where nothing may be read"),
     "def fill_billion": ("1.3", "−1e9 where nothing may be read"),
+    "*A large number instead of −inf*": ("1.3", "a fill that is not low enough"),
     "def paint_output": ("1.3", "NaN painted over"),
     "def paint_added": ("1.3", "NaN painted over"),
+    "def paint_filled": ("1.3", "NaN painted over"),
     "`masked_fill(mask, -inf)` hides": ("1.3", "inverted mask"),
-    "`scores[~mask] = -inf` needs": ("1.3", "scores indexed with the mask"),
+    "`scores[~mask] = -inf` does not": ("1.3", "scores indexed with the mask"),
     "is_causal=True": ("1.4", "upper-left alignment"),
     "`tril()` without `S - L`": ("1.4", "upper-left alignment"),
     "`torch.triu(scores, 1).bool()`": ("1.4", "zero scores used as a mask"),
     "*Only the values are changed*": ("1.5", "only the values changed"),
     "*Only the last word is changed*": ("1.5", "only one place changed"),
     "*The words after t are shuffled*": ("1.5", "the future only shuffled"),
+    "*The later words are cut off*": ("1.5", "later words cut off"),
 }

@@ -18,10 +18,15 @@ from torch._tensor_str import get_printoptions
 from utils.exercises.source import overwriting_line, own_line
 
 LIMIT = 10.0  # seconds that one call may take
+WITHOUT_NAN = "without NaN"  # gradients, and on the way to them no NaN either
 
 
 class TooLong(BaseException):
     """Raised in an endless answer; no `except Exception` of its own can stop it."""
+
+
+class NaNOnTheWay(RuntimeError):
+    """A NaN arose in the backward pass, even if none is left in the gradients."""
 
 
 @dataclass
@@ -36,14 +41,17 @@ class Run:
     line: str = ""  # the learner's own line in which an error arose, if known
 
 
-def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
-    """Call the function on copies of the trial's arguments; record what it did."""
+def run(function: Callable, trial: dict, gradients: bool | str = True) -> Run:
+    """Call the function on copies of the trial's arguments; record what it did.
+
+    gradients: whether to compute them too; WITHOUT_NAN stops at the first NaN.
+    """
     done = Run()
     with torch.inference_mode(False), torch.enable_grad():
         leaves = {name: _copied(arg) for name, arg in trial.items()}
         for leaf in leaves.values():
             if isinstance(leaf, Tensor):
-                leaf.requires_grad_(gradients and leaf.is_floating_point())
+                leaf.requires_grad_(bool(gradients) and leaf.is_floating_point())
         args = {name: _copied(leaf) for name, leaf in leaves.items()}
         versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
         try:
@@ -59,7 +67,7 @@ def run(function: Callable, trial: dict, gradients: bool = True) -> Run:
             or not _untouched(arg, leaves[name])
         ]
         if done.error is None and not done.edited:
-            _record_gradients(done, leaves)
+            _record_gradients(done, leaves, watch=gradients == WITHOUT_NAN)
             if "inplace operation" in str(done.backward_error):
                 done.line = overwriting_line(function)
     return done
@@ -127,8 +135,11 @@ def tensors(output) -> Iterable[Tensor]:
             yield from tensors(part)
 
 
-def _record_gradients(done: Run, leaves: dict) -> None:
-    """Add the gradients of the inputs; where none arrives, zeros."""
+def _record_gradients(done: Run, leaves: dict, watch: bool) -> None:
+    """Add the gradients of the inputs; where none arrives, zeros.
+
+    watch: stop where a NaN arises, which is an error then.
+    """
     inputs = {
         name: leaf
         for name, leaf in leaves.items()
@@ -139,7 +150,7 @@ def _record_gradients(done: Run, leaves: dict) -> None:
         alive = [part for part in tensors(done.output) if part.requires_grad]
         if inputs and alive:
             loss = sum((part * _probe(part, i)).sum() for i, part in enumerate(alive))
-            with settings_kept(), time_limit(LIMIT):
+            with settings_kept(), _watched(watch), time_limit(LIMIT):
                 grads = torch.autograd.grad(
                     loss, list(inputs.values()), allow_unused=True
                 )
@@ -151,6 +162,22 @@ def _record_gradients(done: Run, leaves: dict) -> None:
         name: torch.zeros_like(leaf) if grad is None else grad
         for (name, leaf), grad in zip(inputs.items(), grads, strict=True)
     }
+
+
+@contextmanager
+def _watched(watch: bool) -> Iterator[None]:
+    """Raise NaNOnTheWay where a NaN arises in the backward pass, if asked to."""
+    if not watch:
+        yield
+        return
+    with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
+        warnings.simplefilter("ignore")  # it warns of what it raises
+        try:
+            yield
+        except RuntimeError as error:
+            if "returned nan" not in str(error):
+                raise
+            raise NaNOnTheWay("a NaN arises in the backward pass") from None
 
 
 def _probe(part: Tensor, seed: int) -> Tensor:

@@ -181,18 +181,18 @@ IN_MANY_WAYS = {
         check("1.1", soft.apply)
     """,
     "module": "check('1.1', torch.nn.Softmax(-1))",
-    "the library's": "sdpa = F.scaled_dot_product_attention\ncheck('1.2', sdpa)",
+    "the library's": "sdpa = F.scaled_dot_product_attention\ncheck('1.3', sdpa)",
     "another name": """
         from utils.attention import scaled_dot_product_attention as theirs
-        def mine(q, k, v): return theirs(q, k, v)[0]
+        def mine(q, k, v, t=1.0): return theirs(q / t, k, v)[0]
         attend = mine
-        def last(q, k, v): return attend(q, k, v)
+        def last(*args): return attend(*args)
         for function in [last]:
             check("1.2", function)
     """,
     "a name of the library's": """
         from utils.attention import scaled_dot_product_attention as theirs
-        def scaled_dot_product_attention(q, k, v): return theirs(q, k, v)[0]
+        def scaled_dot_product_attention(q, k, v, t=1): return theirs(q / t, k, v)[0]
         check("1.2", scaled_dot_product_attention)
     """,
     "a local function": """
@@ -230,7 +230,7 @@ IN_MANY_WAYS = {
     "an earlier answer": """
         from utils.exercises import answer
         attend = answer("1.2")
-        def mine(q, k, v): return attend(q, k, v)
+        def mine(q, k, v, t=1.0): return attend(q, k, v, t)
         check("1.2", mine)
     """,
 }
@@ -250,14 +250,14 @@ def test_an_answer_that_uses_an_earlier_answer(notebook, capsys):
     notebook.run("""
         def scaled(q, k): return q @ k.mT / q.shape[-1] ** 0.5
         soft = lambda scores: scores.softmax(-1)
-        def mine(q, k, v): return soft(scaled(q, k)) @ v
+        def mine(q, k, v, t=1.0): return soft(scaled(q, k) / t) @ v
         check("1.2", mine)
     """)
     another = Notebook().run("""
         from utils.exercises import answer
         read = mine = answer("1.2")
         def soft(x): return x / 0  # this notebook's, not the answer's
-        def later(q, k, v): return read(q, k, v) + mine(q, k, v) * 0
+        def later(*args): return read(*args) + mine(*args) * 0
         check("1.2", later)
     """)
     another.run("check('1.2', later)")  # although the file is another one by now
@@ -521,11 +521,11 @@ def test_progress_when_all_is_solved(monkeypatch, capsys):
 
 
 def test_forget_removes_one_or_all_and_only_ours(notebook, progress_folder, capsys):
-    notebook.run(SOFTMAX).run("check('1.2', F.scaled_dot_product_attention)")
+    notebook.run(SOFTMAX).run("check('1.3', F.scaled_dot_product_attention)")
     other = progress_folder / "notes.py"
     other.write_text(HEAD)
-    forget("1.2")
-    assert capsys.readouterr().out.endswith("Forgotten: 1.2.\n")
+    forget("1.3")
+    assert capsys.readouterr().out.endswith("Forgotten: 1.3.\n")
     assert {path.name for path in progress_folder.iterdir()} == {"1.1.py", "notes.py"}
     forget()
     assert capsys.readouterr().out == "Forgotten: 1.1.\n"

@@ -249,6 +249,7 @@ def test_a_mask_the_wrong_way_round():
     [
         (lambda x, m: index_under_mask(x, m), "assignment under a mask that should"),
         (lambda x, m: x @ torch.ones(3, 3).to(m.device), "two precisions mixed"),
+        (lambda x, m: x.masked_fill(~m.float(), 0.0), "a mask of numbers"),
     ],
 )
 def test_an_error_that_everybody_meets_is_explained(answer, name):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from utils.exercises import running
-from utils.exercises.engine import Exercise, grade, is_untouched, randn
+from utils.exercises.engine import WITHOUT_NAN, Exercise, grade, is_untouched, randn
 
 X = {"x": randn(3, 4, seed=0, dtype=torch.float32)}
 
@@ -123,6 +123,24 @@ def first_row_detached(x):
 def one_entry_detached(x):
     y = x.softmax(-1).flatten()
     return torch.cat([y[:4], y[4:5].detach(), y[5:]]).view(x.shape)
+
+
+def zeros(x):
+    return x * 0
+
+
+def zeros_painted(x):
+    """Of negative numbers a softmax of -inf: NaN, thrown away in both directions."""
+    return x.masked_fill(x < 0, -torch.inf).softmax(dim=-1).nan_to_num()
+
+
+def test_a_nan_that_is_thrown_away_counts_where_none_may_arise():
+    trial = {"x": torch.tensor([-1.0, -2.0, -4.0])}
+    assert verdict(zeros, zeros_painted, trial).solved
+    found = verdict(zeros, zeros_painted, trial, gradients=WITHOUT_NAN)
+    assert "right, but a NaN arises in the backward pass." in found.message
+    assert verdict(zeros, zeros, trial, gradients=WITHOUT_NAN).solved
+    assert not torch.is_anomaly_enabled()
 
 
 def test_no_part_of_a_gradient_is_overlooked():
