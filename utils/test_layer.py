@@ -281,6 +281,13 @@ def test_layer_says_what_is_wrong(error, says, call):
         call(MultiHeadAttention(E, H), randn(B, L, E))
 
 
+@pytest.mark.parametrize("option", ["kdim", "vdim"])
+def test_self_attention_of_a_layer_built_for_another_memory_says_so(option):
+    layer = MultiHeadAttention(E, H, **{option: 6})
+    with pytest.raises(ValueError, match=f"has 32 features .* {option}=6"):
+        layer(randn(B, L, E))
+
+
 @pytest.mark.parametrize(
     "says, kwargs",
     [
@@ -324,7 +331,7 @@ def test_nan_is_not_hidden(need_weights, mask):
 @pytest.mark.parametrize("size", [300.0, 1e5])
 @pytest.mark.parametrize("name", ["bias", "mask"])
 def test_half_precision_does_not_round_what_is_added(dtype, size, name):
-    added = -size * torch.rand(L, S, generator=torch.Generator().manual_seed(0))
+    added = randn(L, S) - size  # all alike, but for what half precision would round
     q, k, v = (randn(B, H, n, D, seed=n, dtype=dtype) for n in (L, S, S))
     exact = scaled_dot_product_attention(
         q.double(), k.double(), v.double(), **{name: added.double()}

@@ -203,7 +203,8 @@ def settings_kept() -> Iterator[None]:
     finally:
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
-            torch.set_default_device(device)
+            # "cpu" as a default would leave a mode behind that slows down every call
+            torch.set_default_device(None if device == torch.device("cpu") else device)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_printoptions(**printing)

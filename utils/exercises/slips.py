@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 Edit = Callable[[Callable, tuple, dict], tuple | None]
 
+MOST = 200_000  # numbers in a tensor; an axis too many in a loop doubles them each time
 REDUCTIONS = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "prod"}
 SOFTMAX = {"softmax", "log_softmax"}
 
@@ -25,11 +26,13 @@ class Edited(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         edited = self.edit(func, args, kwargs or {})
-        if edited is None:
-            return func(*args, **(kwargs or {}))
-        self.used = True
-        func, args, kwargs = edited
-        return func(*args, **kwargs)
+        if edited is not None:
+            self.used = True
+            func, args, kwargs = edited
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.numel() > MOST:
+            raise OverflowError("the edit makes the shapes grow without end")
+        return result
 
     def around(self, function: Callable) -> Callable:
         """Return the function, run with its calls edited."""

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from utils.exercises import slips
 from utils.exercises.engine import Exercise, grade, randn
 
 # --- softmax, known-wrong in two ways ---------------------------------------------
@@ -264,3 +265,15 @@ def index_under_mask(x, mask):
     x = x.clone()
     x[~mask] = 0
     return x
+
+
+def test_an_edit_that_makes_the_shapes_grow_is_given_up():
+    def smoothed(x):
+        for _ in range(20):
+            x = x + x.mean(dim=-1)[..., None]
+        return x
+
+    assert smoothed(torch.ones(3, 5)).shape == (3, 5)
+    edited = slips.Edited(slips._keepdim).around(smoothed)
+    with pytest.raises(OverflowError):
+        edited(torch.ones(3, 5))

@@ -261,6 +261,7 @@ def settings():
     return {
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
+        "modes": torch._C._len_torch_function_stack(),
         "threads": torch.get_num_threads(),
         "grad": torch.is_grad_enabled(),
         "printed": str(torch.tensor([1 / 3])),

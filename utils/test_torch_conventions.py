@@ -1,0 +1,420 @@
+"""What lesson 03 says of PyTorch: its table row by row, each with inputs of its own.
+
+Checked on torch 2.13, on a CPU. PyTorch is changing some of it (rows 7 to 10): a test
+that fails here says which row of the page needs a new reading.
+"""
+
+import copy
+import warnings
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from utils.attention import MultiHeadAttention, causal_mask, merge_heads, split_heads
+
+sdpa = F.scaled_dot_product_attention
+
+
+def pair(embed_dim=8, num_heads=2, **options):
+    """Return an nn.MultiheadAttention with random biases, and ours with its weights."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(embed_dim, num_heads, **options)
+    for name, parameter in theirs.named_parameters():
+        if "bias" in name:
+            nn.init.normal_(parameter)
+    return theirs, MultiHeadAttention.from_torch(theirs)
+
+
+def frozen(layer):
+    return copy.deepcopy(layer).eval().requires_grad_(False)
+
+
+def text(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def took_fast_path(layer, x, **options):
+    door = "_native_multi_head_attention"
+    with patch.object(torch, door, wraps=getattr(torch, door)) as spy:
+        layer(x, x, x, **options)
+    return spy.called
+
+
+@pytest.fixture
+def layers():
+    return pair(batch_first=True)
+
+
+@pytest.fixture
+def x():
+    return text(3, 5, 8)
+
+
+def close(a, b):
+    assert_close(a, b, atol=1e-6, rtol=1e-5, equal_nan=True)
+
+
+# --- masks ------------------------------------------------------------------------
+
+
+def test_row_1_true_means_blocked_or_may_be_read(layers, x):
+    theirs, ours = layers
+    keep = causal_mask(5)
+    close(theirs(x, x, x, attn_mask=~keep)[0], ours(x, mask=keep)[0])
+    close(sdpa(x, x, x, attn_mask=keep), sdpa(x, x, x, is_causal=True))
+
+
+def test_row_2_floats_are_added(layers, x):
+    theirs, ours = layers
+    bias = text(5, 5, seed=2)
+    close(theirs(x, x, x, attn_mask=bias)[0], ours(x, mask=bias)[0])
+    by_hand = (x @ x.mT / 8**0.5 + bias).softmax(-1) @ x
+    close(sdpa(x, x, x, attn_mask=bias), by_hand)
+
+
+def test_row_3_a_float_key_padding_mask_is_added_without_a_warning(layers, x):
+    theirs, ours = layers
+    words = torch.tensor([[1.0, 1, 0, 0, 0]] * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output, _ = theirs(x, x, x, key_padding_mask=words)
+    close(output, ours(x, mask=words[:, None, None])[0])
+
+
+def test_row_3_a_float_mask_beside_a_boolean_one_is_deprecated(layers, x):
+    theirs, _ = layers
+    square = nn.Transformer.generate_square_subsequent_mask(5)
+    hidden = torch.tensor([[False] * 4 + [True]] * 3)
+    with pytest.warns(UserWarning, match="deprecated"):
+        mixed, _ = theirs(x, x, x, attn_mask=square, key_padding_mask=hidden)
+    both = {"attn_mask": ~causal_mask(5), "key_padding_mask": hidden}
+    close(mixed, theirs(x, x, x, **both)[0])
+
+
+def test_row_4_integer_masks_are_refused(layers, x):
+    theirs, ours = layers
+    mask = causal_mask(5).int()
+    with pytest.raises(AssertionError):
+        theirs(x, x, x, attn_mask=mask)
+    with pytest.raises(AssertionError):
+        theirs(x, x, x, key_padding_mask=torch.ones(3, 5).int())
+    with pytest.raises(RuntimeError):
+        sdpa(x, x, x, attn_mask=mask)
+    with pytest.raises(TypeError):
+        ours(x, mask=mask)
+
+
+def test_row_5_a_mask_per_head(layers, x):
+    theirs, ours = layers
+    keep = text(3, 2, 5, 5, seed=3) > 0
+    keep[..., 0] = True
+    close(theirs(x, x, x, attn_mask=~keep.flatten(0, 1))[0], ours(x, mask=keep)[0])
+    heads = split_heads(x, 2)
+    close(sdpa(heads, heads, heads, keep)[1, 1], sdpa(*[heads[1, 1]] * 3, keep[1, 1]))
+    with pytest.raises(AssertionError):
+        theirs(x, x, x, attn_mask=~keep)
+
+
+def test_row_6_as_many_sentences_as_words(layers):
+    theirs, ours = layers
+    x, keep = text(5, 5, 8), torch.arange(5) < torch.tensor([[5], [4], [3], [2], [5]])
+    for_queries = ours(x, mask=keep[None, None])[0]
+    for_batch = ours(x, mask=keep[:, None, None])[0]
+    assert not torch.allclose(for_queries, for_batch, atol=1e-2)
+    close(theirs(x, x, x, attn_mask=~keep)[0], for_queries)
+    heads = split_heads(x, 2)
+    close(sdpa(heads, heads, heads, keep), sdpa(heads, heads, heads, keep[None, None]))
+    with pytest.raises(ValueError, match="could be"):
+        ours(x, mask=keep)
+    ours(x, mask=causal_mask(5))
+
+
+def asked_causal(layer, x, mask, need_weights, **options):
+    """Return 'causal', 'FULL' or 'error': what is_causal=True does with this mask."""
+    options |= {"attn_mask": mask, "is_causal": True, "need_weights": need_weights}
+    changed = x.clone()
+    changed[:, -1] += 1
+    if not layer.batch_first:
+        x, changed = x.transpose(0, 1), changed.transpose(0, 1)
+    try:
+        before = layer(x, x, x, **options)[0]
+        after = layer(changed, changed, changed, **options)[0]
+    except RuntimeError:
+        return "error"
+    first = (slice(None), 0) if layer.batch_first else 0
+    return (
+        "causal" if torch.allclose(before[first], after[first], atol=1e-6) else "FULL"
+    )
+
+
+NO, FREE, LATER = None, torch.zeros(5, 5).bool(), torch.ones(5, 5).triu(1).bool()
+ELIGIBLE = {
+    (NO, "training"): ["error", "error"],
+    (NO, "frozen"): ["FULL", "FULL"],
+    (FREE, "training"): ["FULL", "causal"],
+    (FREE, "frozen"): ["FULL", "FULL"],
+    (LATER, "training"): ["causal", "causal"],
+    (LATER, "frozen"): ["causal", "causal"],
+}
+
+
+@pytest.mark.parametrize("switched_off", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_first": True}, {}, {"batch_first": True, "bias": False}],
+    ids=["eligible", "length first", "no bias"],
+)
+def test_row_7_is_causal_is_a_promise(options, switched_off, x):
+    theirs = pair(**options)[0]
+    fast = options == {"batch_first": True} and not switched_off
+    torch.backends.mha.set_fastpath_enabled(not switched_off)
+    try:
+        for (mask, mode), expected in ELIGIBLE.items():
+            layer = theirs if mode == "training" else frozen(theirs)
+            if mode == "frozen" and not fast:  # then the mode does not matter
+                expected = ELIGIBLE[mask, "training"]
+            found = [asked_causal(layer, x, mask, w) for w in (True, False)]
+            assert found == expected, (mode, mask)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_row_7_elsewhere():
+    q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), torch.eye(5)[None]
+    upper_left = torch.ones(2, 5).tril().bool()
+    assert torch.equal(sdpa(q, k, v, is_causal=True)[0] > 0, upper_left)
+    assert not torch.equal(causal_mask(2, 5), upper_left)
+    with pytest.raises(TypeError):
+        pair()[1](text(3, 5, 8), is_causal=True)
+
+
+def test_row_8_with_padding_the_promise_is_dropped(layers, x):
+    theirs, _ = layers
+    none = torch.zeros(3, 5, dtype=torch.bool)
+    for layer in (theirs, frozen(theirs)):
+        for w in (True, False):
+            said = [
+                asked_causal(layer, x, m, w, key_padding_mask=none)
+                for m in (FREE, LATER)
+            ]
+            assert said == ["FULL", "causal"]
+
+
+def nothing_to_read():
+    return torch.tensor([[False] * 5, [True] * 5, [False] * 5])
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_row_9_nothing_to_read(layers, x, need_weights):
+    theirs, ours = layers
+    options = {"key_padding_mask": nothing_to_read(), "need_weights": need_weights}
+    trained = theirs(x, x, x, **options)[0][1]
+    bias = theirs.out_proj.bias.expand(5, 8)
+    assert trained.isnan().all() if need_weights else torch.allclose(trained, bias)
+    assert frozen(theirs)(x, x, x, **options)[0][1].isnan().all()
+    keep = ~nothing_to_read()[:, None, None]
+    for layer in (ours, frozen(ours)):
+        close(layer(x, mask=keep, need_weights=need_weights)[0][1], bias)
+    heads = split_heads(x, 2)
+    assert (sdpa(heads, heads, heads, keep)[1] == 0).all()
+
+
+class WithoutWeights(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, hidden):
+        options = {"key_padding_mask": hidden, "need_weights": False}
+        return self.layer(x, x, x, **options)[0]
+
+
+@pytest.mark.parametrize("how", ["compiled", "exported"])
+def test_row_10_traced_code_skips_the_fast_path(layers, x, how):
+    model, hidden = WithoutWeights(frozen(layers[0])), nothing_to_read()
+    if how == "compiled":
+        torch._dynamo.reset()
+        traced = torch.compile(model, backend="eager")
+    else:
+        traced = torch.export.export(model, (x, hidden)).module()
+    assert model(x, hidden)[1].isnan().all()
+    close(traced(x, hidden)[1], layers[0].out_proj.bias.detach().expand(5, 8))
+
+
+def test_row_10_ours_says_the_same_when_compiled(layers, x):
+    _, ours = layers
+    torch._dynamo.reset()
+    traced = torch.compile(ours, backend="eager")
+    keep = ~nothing_to_read()[:, None, None]
+    close(traced(x, mask=keep)[0][1], ours.out_proj.bias.expand(5, 8))
+
+
+# --- the layer --------------------------------------------------------------------
+
+
+def test_row_11_the_first_axis(x):
+    theirs, ours = pair()
+    turned = x.transpose(0, 1)
+    close(theirs(turned, turned, turned)[0].transpose(0, 1), ours(x)[0])
+    assert theirs(turned, turned, turned)[1].shape == (3, 5, 5)  # weights: batch first
+
+
+def test_row_12_weights_are_averaged(layers, x):
+    theirs, ours = layers
+    weights = ours(x, need_weights=True)[1]
+    assert weights.shape == (3, 2, 5, 5)
+    close(theirs(x, x, x)[1], weights.mean(1))
+    close(theirs(x, x, x, average_attn_weights=False)[1], weights)
+    assert theirs(x, x, x, need_weights=False)[1] is ours(x)[1] is None
+
+
+def test_row_13_returned_weights_were_dropped_out(x):
+    theirs, ours = pair(dropout=0.5, batch_first=True)
+    weights = theirs(x, x, x, average_attn_weights=False)[1]
+    assert 0.2 < (weights == 0).float().mean() < 0.8
+    close(ours(x, need_weights=True)[1].sum(-1), torch.ones(3, 2, 5))
+    assert not torch.equal(ours(x)[0], ours(x)[0])  # it does drop
+
+
+def test_row_14_the_number_of_heads_is_not_in_the_file(layers, x):
+    theirs, ours = layers
+    four = nn.MultiheadAttention(8, 4, batch_first=True)
+    four.load_state_dict(theirs.state_dict())
+    assert not torch.allclose(four(x, x, x)[0], theirs(x, x, x)[0], atol=1e-2)
+    with pytest.raises(RuntimeError, match="head_gate"):
+        MultiHeadAttention(8, 4).load_state_dict(ours.state_dict())
+
+
+def test_row_15_kdim_and_vdim_are_sizes_of_the_inputs():
+    theirs, ours = pair(kdim=6, vdim=10, batch_first=True)
+    assert theirs.k_proj_weight.shape == ours.key_proj.weight.shape == (8, 6)
+    assert theirs.v_proj_weight.shape == ours.value_proj.weight.shape == (8, 10)
+    inputs = text(3, 5, 8), text(3, 7, 6), text(3, 7, 10)
+    close(ours(*inputs)[0], theirs(*inputs)[0])
+    ours(*inputs)[0].square().sum().backward()
+    theirs(*inputs)[0].square().sum().backward()
+    assert_close(ours.key_proj.weight.grad, theirs.k_proj_weight.grad)
+    assert_close(ours.value_proj.weight.grad, theirs.v_proj_weight.grad)
+
+
+def test_row_16_out_proj_is_never_called(layers, x):
+    calls = []
+    for layer in (*layers, frozen(layers[0])):
+        layer.out_proj.register_forward_hook(lambda *args: calls.append(args[0]))
+        layer(x, x, x)
+    assert calls == [layers[1].out_proj]
+    layers[0].out_proj.forward = torch.zeros_like
+    assert (layers[0](x, x, x)[0] != 0).any()
+    layers[1].out_proj.forward = torch.zeros_like
+    assert (layers[1](x)[0] == 0).all()
+
+
+class Zero(nn.Module):
+    def forward(self, weight):
+        return torch.zeros_like(weight)
+
+
+def test_row_17_a_parametrized_weight_is_used(layers, x):
+    for layer in layers:
+        bias = layer.out_proj.bias
+        nn.utils.parametrize.register_parametrization(layer.out_proj, "weight", Zero())
+        close(layer(x, x, x)[0], bias.expand(3, 5, 8))
+        close(frozen(layer)(x, x, x)[0], bias.detach().expand(3, 5, 8))
+
+
+def test_row_18_apply_misses_the_packed_weight(layers):
+    def zero_linear(module):
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.weight)
+
+    theirs, ours = (layer.apply(zero_linear) for layer in layers)
+    assert theirs.in_proj_weight.any() and not theirs.out_proj.weight.any()
+    assert not any(p.any() for name, p in ours.named_parameters() if "weight" in name)
+
+
+@pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
+def test_row_19_extra_keys(option, x):
+    special = nn.MultiheadAttention(8, 2, batch_first=True, **{option: True})
+    assert special(x, x, x)[1].shape == (3, 5, 6)
+    with pytest.raises(ValueError, match=option):
+        MultiHeadAttention.from_torch(special)
+
+
+# --- beside the table -------------------------------------------------------------
+
+
+def test_the_fast_path_needs_all_of_its_conditions(layers, x):
+    theirs, _ = layers
+    still = frozen(theirs)
+    assert took_fast_path(still, x)
+    assert took_fast_path(still, x, key_padding_mask=nothing_to_read())
+    assert not took_fast_path(theirs, x)
+    assert not took_fast_path(copy.deepcopy(theirs).eval(), x)
+    assert not took_fast_path(still, x.clone().requires_grad_())
+    assert not took_fast_path(still, x, attn_mask=torch.zeros(5, 5))
+    with torch.no_grad():
+        assert took_fast_path(copy.deepcopy(theirs).eval(), x)
+        assert not took_fast_path(theirs, x)
+    for options in ({}, {"batch_first": True, "bias": False}):
+        assert not took_fast_path(frozen(pair(**options)[0]), x)
+    odd = frozen(pair(9, 3, batch_first=True)[0])
+    assert not took_fast_path(odd, text(3, 5, 9))
+
+
+def test_the_encoder_never_calls_what_it_holds(x):
+    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(block, 2).eval()
+    with patch.object(nn.MultiheadAttention, "forward") as spy, torch.no_grad():
+        encoder(x)
+    assert not spy.called
+    hidden, plain = nothing_to_read(), encoder(x)
+    hidden[1, :3] = False
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        padded = encoder(x, src_key_padding_mask=hidden)
+    close(padded[0], plain[0].detach())
+    assert (padded[1, 3:] == 0).all() and (plain[1, 3:] != 0).any()
+    encoder.layers[0].self_attn.register_forward_hook(lambda *args: None)
+    door = "_transformer_encoder_layer_fwd"
+    with torch.no_grad(), patch.object(torch, door, wraps=getattr(torch, door)) as spy:
+        encoder(x)
+    assert spy.call_count == 1  # of two layers
+
+
+def test_interleaved_rows_fit_and_are_wrong_until_they_are_sorted(layers, x):
+    theirs, _ = layers
+    file, sorted_again = theirs.state_dict(), theirs.state_dict()
+    for name in ("in_proj_weight", "in_proj_bias"):
+        rows = file[name].unflatten(0, (3, 2, 4)).transpose(0, 1)  # (head, qkv, dim)
+        file[name] = rows.flatten(0, 2)
+        sorted_again[name] = rows.transpose(0, 1).flatten(0, 2)
+    loaded = nn.MultiheadAttention(8, 2, batch_first=True)
+    loaded.load_state_dict(file)
+    assert not torch.allclose(loaded(x, x, x)[0], theirs(x, x, x)[0], atol=1e-2)
+    loaded.load_state_dict(sorted_again)
+    assert torch.equal(loaded(x, x, x)[0], theirs(x, x, x)[0])
+
+
+def test_a_key_bias_changes_nothing(layers, x):
+    theirs, ours = layers
+    output = ours(x)[0].detach()
+    with torch.no_grad():
+        ours.key_proj.bias.add_(text(8, seed=4))
+    close(ours(x)[0].detach(), output)
+    with torch.no_grad():
+        ours.query_proj.bias.add_(text(8, seed=4))
+    assert not torch.allclose(ours(x)[0], output, atol=1e-2)
+
+
+def test_a_closed_gate_leaves_the_sum_of_the_others(layers, x):
+    _, ours = layers
+    ours.head_gate[1] = 0
+    weights = ours(x, need_weights=True)[1]
+    read = weights @ split_heads(ours.value_proj(x), 2)
+    read[:, 1] = 0
+    close(ours(x)[0], ours.out_proj(merge_heads(read)))
+    close(ours.to_torch()(x, x, x)[0], ours(x)[0])
