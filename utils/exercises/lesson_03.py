@@ -103,6 +103,25 @@ def packed_no_scale(*args):
     return _packed(*args, scale=1.0)
 
 
+def packed_scaled_twice(x, w, b, out_w, out_b, num_heads):
+    """scaled_dot_product_attention divides by √d_k itself: once is enough."""
+    return _packed(x, w, b, out_w, out_b, num_heads, scale=num_heads / x.shape[-1])
+
+
+def packed_chunk_of_batch(x, w, b, out_w, out_b, num_heads):
+    """chunk(3) cuts axis 0, the sentences; cut the features: chunk(3, dim=-1)."""
+    q, k, v = (x @ w.mT + b).chunk(3)
+    q, k, v = (split_heads(part, num_heads) for part in (q, k, v))
+    return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ out_w.mT + out_b
+
+
+def packed_chunk_of_batch_linear(x, w, b, out_w, out_b, num_heads):
+    q, k, v = nn.functional.linear(x, w, b).chunk(3)
+    q, k, v = (split_heads(part, num_heads) for part in (q, k, v))
+    read = scaled_dot_product_attention(q, k, v)[0]
+    return nn.functional.linear(merge_heads(read), out_w, out_b)
+
+
 def packed_sqrt_embed_dim(x, *args):
     """A head has only head_dim features, so d_k is head_dim."""
     return _packed(x, *args, scale=x.shape[-1] ** -0.5)
@@ -353,6 +372,18 @@ def mask_no_padding(attention_mask, num_heads):
     return _mask(attention_mask, num_heads, words=lambda m: m[:, None, :] == m[:, None])
 
 
+def mask_empty_rows_opened(attention_mask, num_heads):
+    """A row with nothing to read stays all blocked; only its loss is left out later."""
+    blocked = torch_mask(attention_mask, num_heads)
+    return blocked & ~blocked.all(dim=-1, keepdim=True)
+
+
+def mask_empty_rows_read_themselves(attention_mask, num_heads):
+    blocked = torch_mask(attention_mask, num_heads)
+    itself = torch.eye(attention_mask.shape[-1], dtype=torch.bool)
+    return blocked & ~(blocked.all(dim=-1, keepdim=True) & itself)
+
+
 def mask_without_diagonal(attention_mask, num_heads):
     """A word may read itself: block from the first diagonal above, triu(1)."""
     return _mask(
@@ -564,6 +595,9 @@ def sharpened_inputs(dtype):
         yield {"scores": scores, "target": target}
     turned = randn(3, 7, 7, seed=4, dtype=torch.float32).mT
     yield {"scores": turned + 100, "target": 0.8}  # neither contiguous nor near 0
+    # as on the page: close ties, so gains above 100,000, and most weights exactly 0
+    small = randn(4, 13, 13, seed=5, dtype=torch.float32) * 3e-4
+    yield {"scores": small, "target": 0.0023}
 
 
 def _mean_entropy(weights):
@@ -601,7 +635,7 @@ def sharpened_over_queries(scores, target):
 
 
 def sharpened_nan(scores, target):
-    """0 · ln 0 is NaN, and NaN is not below the target, so the search ran upwards."""
+    """0 · ln 0 is NaN, no comparison with NaN is true, and the search goes astray."""
 
     def measure(w):
         return (w * w.log()).sum(dim=-1).mean(dim=-1)[:, None, None]
@@ -615,9 +649,75 @@ def sharpened_nan(scores, target):
     return (middle.exp() * scores).softmax(dim=-1)
 
 
+def sharpened_nan_downwards(scores, target):
+    low = torch.full_like(scores[:, :1, :1], -20.0)
+    high = -low
+    for _ in range(40):
+        middle = (low + high) / 2
+        weights = (middle.exp() * scores).softmax(dim=-1)
+        entropies = -(weights * weights.log()).sum(dim=-1)
+        too_flat = entropies.mean(dim=-1)[:, None, None] > target
+        low, high = middle.where(too_flat, low), high.where(too_flat, middle)
+    return weights
+
+
 def sharpened_one_hot(scores, target):
     favourite = scores.argmax(dim=-1, keepdim=True)
     return torch.zeros_like(scores).scatter(-1, favourite, 1.0)
+
+
+def _up_to(largest, scores, target):
+    low = torch.zeros_like(scores[:, :1, :1])
+    high = low + largest
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_flat = _mean_entropy((middle * scores).softmax(dim=-1)) > target
+        low, high = middle.where(too_flat, low), high.where(too_flat, middle)
+    return (middle * scores).softmax(dim=-1)
+
+
+def sharpened_up_to_100(scores, target):
+    """Some gains lie beyond your interval: search the logarithm, from -20 to 20."""
+    return _up_to(100.0, scores, target)
+
+
+def sharpened_up_to_20(scores, target):
+    return _up_to(20.0, scores, target)
+
+
+def sharpened_up_to_1000(scores, target):
+    return _up_to(1000.0, scores, target)
+
+
+def sharpened_up_to_10_000(scores, target):
+    return _up_to(10_000.0, scores, target)
+
+
+def sharpened_short_logs(scores, target):
+    return _searched(scores, _mean_entropy, target, log_range=10.0)
+
+
+def sharpened_shorter_logs(scores, target):
+    return _searched(scores, _mean_entropy, target, log_range=5.0)
+
+
+def _wrong_half(scores, target, log_range):
+    low = torch.full_like(scores[:, :1, :1], -log_range)
+    high = -low
+    for _ in range(40):
+        middle = (low + high) / 2
+        too_flat = _mean_entropy((middle.exp() * scores).softmax(dim=-1)) > target
+        low, high = low.where(too_flat, middle), middle.where(too_flat, high)
+    return (middle.exp() * scores).softmax(dim=-1)
+
+
+def sharpened_wrong_half(scores, target):
+    """Weights that are too flat need a larger gain: keep the upper half."""
+    return _wrong_half(scores, target, 20.0)
+
+
+def sharpened_wrong_half_short(scores, target):
+    return _wrong_half(scores, target, 10.0)
 
 
 def sharpened_never_flattened(scores, target):
@@ -715,6 +815,11 @@ EXERCISES = (
             "keys and values swapped": packed_swapped,
             "read as key, value, query": packed_key_value_query,
             "no scale": packed_no_scale,
+            "scaled twice": packed_scaled_twice,
+            "sentences cut instead of features": (
+                packed_chunk_of_batch,
+                packed_chunk_of_batch_linear,
+            ),
             "√embed_dim": packed_sqrt_embed_dim,
             "√num_heads": packed_sqrt_heads,
             "reshape without transpose": packed_split_without_transpose,
@@ -749,6 +854,10 @@ EXERCISES = (
             "queries hidden, too": mask_both_axes,
             "not causal": mask_not_causal,
             "padding not hidden": mask_no_padding,
+            "empty rows opened": (
+                mask_empty_rows_opened,
+                mask_empty_rows_read_themselves,
+            ),
             "without the diagonal": mask_without_diagonal,
             "repeat instead of repeat_interleave": mask_head_major,
             "one mask per sentence": mask_not_repeated,
@@ -801,7 +910,20 @@ EXERCISES = (
             "entropies added up": sharpened_sum,
             "entropy of the mean row": sharpened_of_mean_row,
             "softmax over the queries": sharpened_over_queries,
-            "0 · ln 0": (sharpened_nan, sharpened_one_hot),
+            "0 · ln 0": (
+                sharpened_nan,
+                sharpened_nan_downwards,
+                sharpened_one_hot,
+            ),
+            "the search ends too soon": (
+                sharpened_up_to_100,
+                sharpened_up_to_20,
+                sharpened_up_to_1000,
+                sharpened_up_to_10_000,
+                sharpened_short_logs,
+                sharpened_shorter_logs,
+            ),
+            "the wrong half kept": (sharpened_wrong_half, sharpened_wrong_half_short),
             "gain never below 1": sharpened_never_flattened,
             "softmax of the scores": sharpened_not_at_all,
             "target as gain": (sharpened_by_target, sharpened_by_inverse_target),
