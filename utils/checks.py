@@ -57,6 +57,14 @@ def check_probability(name: str, p) -> None:
         raise ValueError(f"{name} is {p}; it must lie between 0 and 1.")
 
 
+def check_positive(name: str, x) -> None:
+    """Refuse what is not a finite number above 0."""
+    if isinstance(x, bool) or not isinstance(x, NUMBER):
+        raise TypeError(f"{name} is a {type(x).__name__}; give a float above 0.")
+    if not 0.0 < x < math.inf:
+        raise ValueError(f"{name} is {x}; it must be finite and above 0.")
+
+
 def checked_scale(scale, head_dim: int) -> float:
     """Return the factor of the scores: `scale`, or 1 / sqrt(head_dim) for None."""
     if scale is None:
