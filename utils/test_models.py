@@ -290,10 +290,13 @@ def test_other_errors_speak():
     assert lm()(text()[:, :0]).shape == (B, 0, V)
 
 
-@pytest.mark.parametrize("scheme", ["Sinusoidal", "T5Bias"])
-def test_compiles_whole(scheme):
+@pytest.mark.parametrize(
+    "scheme, options",
+    [("Sinusoidal", {"norm": "post", "activation": "relu"}), ("T5Bias", {})],
+)
+def test_compiles_whole(scheme, options):
     torch.compiler.reset()
-    model, ids = lm(scheme), text()
+    model, ids = lm(scheme, **options), text()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     expected, got = model(ids), compiled(ids)
     assert_close(got, expected)

@@ -1,10 +1,8 @@
 """The loop against PyTorch's parts, many copies against one, and the stop button."""
 
 import copy
+import importlib.util
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
+from utils import training
 from utils.data import IGNORED, tokens_back
 from utils.models import CausalLM
 from utils.positions import Learned, Rotary, T5Bias
@@ -490,27 +489,28 @@ def test_data_are_moved_to_the_model():
     assert moved == [torch.device("cpu")] * 2
 
 
-SCRIPT = """
-import torch
-from torch import nn
-from utils.training import train, train_many
-make = lambda generator: (torch.zeros(2, 3), torch.zeros(2).long())
-train(nn.Linear(3, 4), make, 2)
-train_many(lambda: nn.Linear(3, 4), make, 2, [0, 1])
-"""
+def bars_under(monkeypatch, disable):
+    """Let bars be made by a tqdm that is imported under TQDM_DISABLE=disable."""
+    monkeypatch.setenv("TQDM_DISABLE", disable)
+    found = importlib.util.find_spec("tqdm.std")
+    spec = importlib.util.spec_from_file_location("tqdm.again", found.origin)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(training, "tqdm", module.tqdm)
 
 
-def test_bar_shows_the_loss_and_can_be_silenced():
-    def run(**environment):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("TQDM")}
-        return subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", SCRIPT],
-            env={**clean, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+@pytest.mark.parametrize("many", [False, True])
+def test_bar_shows_the_loss_and_can_be_silenced(monkeypatch, capfd, many):
+    def run(**options):
+        if many:
+            _, (history, _) = train_many(small, batch, 3, [0, 0], **options)
+        else:
+            history = train(made(0), batch, 3, **options)
+        return history.losses[-1], capfd.readouterr()
 
-    shown, silent = (p.communicate()[0] for p in (run(), run(TQDM_DISABLE="1")))
-    assert silent == ""
-    assert shown.count("2/2") >= 2 and "loss=1." in shown
+    bars_under(monkeypatch, disable="")
+    last, printed = run()
+    assert "3/3" in printed.out and f"loss={last:.3f}" in printed.out
+    assert printed.err == "" and run(progress=False)[1].out == ""
+    bars_under(monkeypatch, disable="1")
+    assert run()[1] == ("", "")
