@@ -279,10 +279,12 @@ def _slip(function: Callable, known: _Known) -> Name | None:
         did(known.order[0])
         if not mode.used:
             continue
-        if all(
-            difference(known.trials[at].should, did(at)) is None for at in known.order
-        ):
+        said = [difference(known.trials[at].should, did(at)) for at in known.order]
+        if not any(said):
             return Name(slip, f"{why} Nothing else is wrong.")
+        was = [known.trials[at].said for at in known.order]
+        if any(now and not before for now, before in zip(said, was)):
+            continue  # what the edit spoils was right without it
         exact = known.exactly(did)
         if exact:
             mistake, other = exact

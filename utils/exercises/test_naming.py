@@ -277,3 +277,25 @@ def test_an_edit_that_makes_the_shapes_grow_is_given_up():
     edited = slips.Edited(slips._keepdim).around(smoothed)
     with pytest.raises(OverflowError):
         edited(torch.ones(3, 5))
+
+
+def column_sums(x):
+    return x.sum(dim=-2)
+
+
+def row_sums(x):
+    """Those are sums of rows."""
+    return x.sum(dim=-1)
+
+
+def sums_over_the_first_axis(x):
+    return x.sum(dim=0)
+
+
+def test_an_edit_that_spoils_what_was_right_is_no_slip():
+    # over the last axis it would equal the mistake, also where it is right as it stands
+    columns = Exercise(
+        "0.3", "Sums", column_sums, softmax_inputs, {"row sums": row_sums}
+    )
+    verdict = grade(columns, sums_over_the_first_axis)
+    assert not verdict.solved and verdict.mistake is None, verdict.message
