@@ -109,20 +109,6 @@ def sharpened_nan_downwards(scores, target):
     return weights
 
 
-def sharpened_one_hot(scores, target):
-    """Each step found it too flat: is it the entropy of *this* step's weights?"""
-    favourite = scores.argmax(dim=-1, keepdim=True)
-    return torch.zeros_like(scores).scatter(-1, favourite, 1.0)
-
-
-def sharpened_even(scores, target):
-    """Each step found it too sharp: is it a positive entropy, of *this* step's weights?
-
-    NaN does that, too: no comparison with it is true.
-    """
-    return torch.full_like(scores, 1 / scores.shape[-1])
-
-
 def _up_to(largest, scores, target):
     low = torch.zeros_like(scores[:, :1, :1])
     high = low + largest
@@ -298,8 +284,6 @@ EXERCISE = Exercise(
             sharpened_nan,
             sharpened_nan_downwards,
         ),
-        "the search ran to the sharp end": sharpened_one_hot,
-        "the search ran to the flat end": sharpened_even,
         "all heads moved alike": (sharpened_all_at_once, sharpened_any_at_once),
         "the search ends too soon": (
             sharpened_up_to_100,
