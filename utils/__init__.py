@@ -4,6 +4,10 @@ attention.py    scaled dot-product attention and the multi-head layer: the subje
 masks.py        who may read whom: causal, padding, and how a mask is read
 checks.py       the errors that speak
 exchange.py     weights from and to nn.MultiheadAttention
+positions.py    where a token stands: learned, sinusoidal, rotary, ALiBi, T5 bias, or nothing
+models.py       a transformer block, and a causal language model made of blocks
+data.py         tasks with a known answer, and the text inside Python
+training.py     one training loop, for one model or for many seeds at once
 captions.py     the words under a picture
 plotting.py     house style, show(figure, caption), heatmaps, grids of heads
 pretrained.py   find, verify and load the files of a pretrained encoder
@@ -14,6 +18,9 @@ Imports run one way:
 
     checks <- masks <- attention <- exercises -> plotting -> captions
                        attention -> exchange
+              checks <- positions
+    attention, masks <- models
+              checks <- data, training
 
 pretrained and benchmark stand alone: they know nobody here.
 """
