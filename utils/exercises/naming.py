@@ -62,7 +62,11 @@ class Name:
 
 
 def name(
-    function: Callable, trials: list[Trial], forms: Iterable[Form], gradients: bool
+    function: Callable,
+    trials: list[Trial],
+    forms: Iterable[Form],
+    gradients: bool,
+    reference: Callable,
 ) -> Name | None:
     """Return what the learner did, or None where nothing can be claimed."""
     known = _Known(list(forms), trials, gradients)
@@ -72,8 +76,9 @@ def name(
         return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
     if not any(True for t in trials for _ in tensors(t.should.output)):
         # a few words in common prove no known mistake, what puts them right does
-        return _evident(trials) or _slip(function, _Known([], trials, gradients))
-    return _evident(trials) or _slip(function, known) or known.nearly()
+        known = _Known([], trials, gradients)
+        return _evident(trials) or _slip(function, reference, known)
+    return _evident(trials) or _slip(function, reference, known) or known.nearly()
 
 
 # --- known mistakes ---------------------------------------------------------------
@@ -270,27 +275,32 @@ def _equal(output: Tensor, target: Tensor) -> bool:
 # --- slips ------------------------------------------------------------------------
 
 
-def _slip(function: Callable, known: _Known) -> Name | None:
+def _slip(function: Callable, reference: Callable, known: _Known) -> Name | None:
     """Return the slip without which the answer is right, or a known mistake."""
     for slip, (why, edit) in SLIPS.items():
         mode = Edited(edit)
-
-        @functools.cache
-        def did(at: int, mode=mode) -> Run:
-            with contextlib.redirect_stdout(io.StringIO()):
-                inputs = known.trials[at].inputs
-                return run(mode.around(function), inputs, known.gradients)
-
+        did = functools.cache(functools.partial(_edited, mode, function, known))
         did(known.order[0])
         if not mode.used:
             continue
-        if all(
-            difference(known.trials[at].should, did(at)) is None for at in known.order
-        ):
+        said = [difference(known.trials[at].should, did(at)) for at in known.order]
+        if not any(said):
             return Name(slip, f"{why} Nothing else is wrong.")
+        was = [known.trials[at].said for at in known.order]
+        if any(now and not before for now, before in zip(said, was)):
+            continue  # what the edit spoils was right without it
         exact = known.exactly(did)
         if exact:
             mistake, other = exact
+            spoilt = known.exactly(functools.partial(_edited, mode, reference, known))
+            if spoilt and spoilt[0] == mistake:
+                continue  # the edit itself makes this mistake, even of the right answer
             also = f"That put right, it equals a known mistake, {mistake!r}. {other}"
             return Name(slip, f"{why} {also}")
     return None
+
+
+def _edited(mode: Edited, function: Callable, known: _Known, at: int) -> Run:
+    """Return what the function does on one input if its calls are edited."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return run(mode.around(function), known.trials[at].inputs, known.gradients)
