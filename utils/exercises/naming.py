@@ -47,6 +47,7 @@ class Trial:
     inputs: dict
     should: Run
     did: Run
+    seed: int = 0  # of the random numbers that were drawn
 
     @property
     def said(self) -> str | None:
@@ -89,7 +90,8 @@ class _Known:
         self.run = functools.cache(self._run)
 
     def _run(self, form: int, at: int) -> Run:
-        return run(self.forms[form][2], self.trials[at].inputs, self.gradients)
+        trial = self.trials[at]
+        return run(self.forms[form][2], trial.inputs, self.gradients, trial.seed)
 
     def exactly(self, did: Callable[[int], Run]) -> tuple[str, str] | None:
         """Return (mistake, why) of the first that did the same everywhere."""
@@ -273,8 +275,8 @@ def _slip(function: Callable, known: _Known) -> Name | None:
         @functools.cache
         def did(at: int, mode=mode) -> Run:
             with contextlib.redirect_stdout(io.StringIO()):
-                inputs = known.trials[at].inputs
-                return run(mode.around(function), inputs, known.gradients)
+                trial, edited = known.trials[at], mode.around(function)
+                return run(edited, trial.inputs, known.gradients, trial.seed)
 
         did(known.order[0])
         if not mode.used:
