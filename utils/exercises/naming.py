@@ -73,7 +73,8 @@ def name(
         return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
     if not any(True for t in trials for _ in tensors(t.should.output)):
         return None  # a few words in common prove nothing
-    return _evident(trials) or _slip(function, known) or known.nearly()
+    said = _evident(trials) or _slip(function, known) or known.nearly()
+    return said or _single(trials)
 
 
 # --- known mistakes ---------------------------------------------------------------
@@ -160,8 +161,7 @@ def _wrong_numbers(trial: Trial) -> bool:
     said = output_difference(target, did)
     if said is None or not said.startswith(VALUES_DIFFER):
         return said is not None
-    finite = did.isfinite()
-    return not same(did[finite], target[finite])
+    return not _equal_where_finite(trial, did, target)
 
 
 def _agrees(trial: Trial, mistaken: Run) -> bool:
@@ -172,9 +172,15 @@ def _agrees(trial: Trial, mistaken: Run) -> bool:
     said = output_difference(known, yours)
     if said is None or not said.startswith(VALUES_DIFFER):
         return said is None
-    finite, target = yours.isfinite(), trial.should.output
+    target = trial.should.output
     comparable = isinstance(target, Tensor) and yours.dtype == target.dtype
-    return comparable and same(yours[finite], known[finite])
+    return comparable and _equal_where_finite(trial, yours, known)
+
+
+def _equal_where_finite(trial: Trial, yours: Tensor, other: Tensor) -> bool:
+    finite, cast = yours.isfinite(), yours is not trial.did.output
+    equal = _equal if cast else same  # a cast one, as far as its own type could tell
+    return equal(yours[finite], other[finite])
 
 
 # --- what the difference itself says ----------------------------------------------
@@ -198,6 +204,26 @@ def _said(trial: Trial) -> Name | None:
         if words in said:
             return Name(mistake)
     return None if said.startswith(EDITS) else _rearranged(target, did.output)
+
+
+def _single(trials: list[Trial]) -> Name | None:
+    """Return that only single precision is right, if only the last digits differ."""
+    for trial in trials:
+        target, output = trial.should.output, trial.did.output
+        if trial.said is None:
+            continue
+        if not (isinstance(target, Tensor) and type(output) is Tensor):
+            return None
+        if not target.dtype == output.dtype == torch.float64:
+            return None
+        if not _equal(output, target, 1e-6):
+            return None
+    claim = (
+        "In double precision only the first digits are right. Is something done in "
+        "single precision (.float(), a new tensor without dtype=...), or a small "
+        "number added?"
+    )
+    return Name("right in single precision only", claim)
 
 
 SAID = {  # words of a difference -> what was done
@@ -254,12 +280,12 @@ def _multiple(target: Tensor, output: Tensor) -> Name | None:
     return Name("right but for a factor", claim)
 
 
-def _equal(output: Tensor, target: Tensor) -> bool:
+def _equal(output: Tensor, target: Tensor, tolerance: float = 1e-4) -> bool:
     """Whether two tensors are equal, as far as the smaller precision can tell."""
     if output.shape != target.shape:
         return False
     rough = output.dtype in (torch.float16, torch.bfloat16)
-    tolerance = 1e-2 if rough else 1e-4
+    tolerance = 1e-2 if rough else tolerance
     a, b = output.detach().double(), target.detach().double()
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 

@@ -25,7 +25,7 @@ def masked_trials(dtype):
     nothing = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     nothing[0, :, 2] = False  # the third query of the first sentence may read nothing
     nothing[1, :, :, 3:] = False
-    yield qkv((2, 3), 5, 5, 8, 8, 2, dtype) | {"mask": nothing}
+    yield qkv((2, 3), 5, 5, 16, 8, 2, dtype) | {"mask": nothing}
     yield every_score_zero(dtype) | {"mask": past_mask(4, 4)}
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[:3, -1] = False
@@ -39,7 +39,7 @@ def masked_trials(dtype):
     yield qkv((), 4, 6, 4, 4, 8, dtype) | {"mask": rows}
     one = torch.tensor([[False, True, True]])
     yield qkv((2,), 1, 3, 4, 4, 9, dtype) | {"mask": one}  # one query
-    yield transposed(qkv((3, 2), 4, 5, 8, 6, 5, dtype)) | {"mask": past_mask(4, 5)}
+    yield transposed(qkv((3, 2), 4, 5, 16, 6, 5, dtype)) | {"mask": past_mask(4, 5)}
     yield qkv((), 3, 3, 4, 4, 6, dtype) | {
         "mask": past_mask(3, 3)
     }  # a shape seen before
@@ -50,7 +50,7 @@ def past_mask(queries, keys):
 
 
 def every_score_zero(dtype):
-    return qkv((), 4, 4, 8, 6, 5, dtype) | {"query": torch.zeros(4, 8, dtype=dtype)}
+    return qkv((), 4, 4, 9, 6, 5, dtype) | {"query": torch.zeros(4, 9, dtype=dtype)}
 
 
 def tall_last_key(dtype):
