@@ -57,6 +57,14 @@ def check_probability(name: str, p) -> None:
         raise ValueError(f"{name} is {p}; it must lie between 0 and 1.")
 
 
+def check_positive(name: str, x) -> None:
+    """Refuse what is not a finite number above 0."""
+    if isinstance(x, bool) or not isinstance(x, NUMBER):
+        raise TypeError(f"{name} is a {type(x).__name__}; give a float above 0.")
+    if not 0.0 < x < math.inf:
+        raise ValueError(f"{name} is {x}; it must be finite and above 0.")
+
+
 def checked_scale(scale, head_dim: int) -> float:
     """Return the factor of the scores: `scale`, or 1 / sqrt(head_dim) for None."""
     if scale is None:
@@ -144,6 +152,14 @@ def check_heads(layer) -> None:
         raise TypeError(
             f"position is {layer.position!r}; give an object with rotate() and bias()."
         )
+    head_dim = layer.embed_dim // layer.num_heads
+    for name, size in (("num_heads", layer.num_heads), ("head_dim", head_dim)):
+        given = getattr(layer.position, name, size)
+        if given != size:
+            raise ValueError(
+                f"position was built with {name}={given} but the layer has "
+                f"{name}={size}."
+            )
     check_probability("dropout", layer.dropout)
 
 
@@ -238,4 +254,34 @@ def check_cache(cache, layer, key: Tensor) -> None:
         raise ValueError(
             f"cache holds {past.shape[0]} sentences but the query {key.shape[0]}; "
             "start a new batch with an empty dict."
+        )
+
+
+def check_choice(name: str, given, known) -> None:
+    """Refuse what is not one of the known values."""
+    if given not in known:
+        raise ValueError(
+            f"{name} is {given!r}; give one of {', '.join(map(repr, known))}."
+        )
+
+
+def check_not_negative(name: str, x) -> None:
+    """Refuse what is not a finite number of at least 0."""
+    if isinstance(x, bool) or not isinstance(x, NUMBER):
+        raise TypeError(f"{name} is a {type(x).__name__}; give a number.")
+    if not 0 <= x < math.inf:
+        raise ValueError(f"{name} is {x}; it must be at least 0, and finite.")
+
+
+def check_ids(ids, vocab_size: int, least: int = 0) -> None:
+    """Refuse what are not ids (batch, length) of a vocabulary of this size."""
+    check_layout("ids", ids, "(batch, length)", 2)
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
+    if ids.shape[1] < least:
+        raise ValueError(f"ids have shape {shape_of(ids)}; give at least {least} each.")
+    if not holds((ids >= 0) & (ids < vocab_size)):
+        raise ValueError(
+            f"ids go from {ids.min()} to {ids.max()}, but vocab_size={vocab_size}: "
+            f"they must lie between 0 and {vocab_size - 1}."
         )

@@ -113,7 +113,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     message, drawn = _sentence(wrong[0]), picture(wrong[0].should, wrong[0].did)
     if isinstance(did[-1].error, TooLong):
         return Verdict(NOT_YET, message)
-    named = name(function, tried, exercise.forms(), gradients)
+    named = name(function, tried, exercise.forms(), gradients, exercise.reference)
     if named is None:
         if len(wrong) < len(tried):
             message += f" Right on {len(tried) - len(wrong)} of {len(tried)} inputs."

@@ -287,3 +287,56 @@ def test_an_edit_that_makes_the_shapes_grow_is_given_up():
     edited = slips.Edited(slips._keepdim).around(smoothed)
     with pytest.raises(OverflowError):
         edited(torch.ones(3, 5))
+
+
+def column_sums(x):
+    return x.sum(dim=-2)
+
+
+def row_sums(x):
+    """Those are sums of rows."""
+    return x.sum(dim=-1)
+
+
+def sums_over_the_first_axis(x):
+    return x.sum(dim=0)
+
+
+def test_an_edit_that_spoils_what_was_right_is_no_slip():
+    # over the last axis it would equal the mistake, also where it is right as it stands
+    columns = Exercise(
+        "0.3", "Sums", column_sums, softmax_inputs, {"row sums": row_sums}
+    )
+    verdict = grade(columns, sums_over_the_first_axis)
+    assert not verdict.solved and verdict.mistake is None, verdict.message
+
+
+def eighths(x, kept=True):
+    """Return x in [0, 1), rounded down to eighths, by halving an interval."""
+    low, high = torch.zeros_like(x), torch.ones_like(x)
+    for _ in range(3):
+        middle = (low + high) / 2
+        upper = (middle <= x) == kept
+        low, high = middle.where(upper, low), high.where(upper, middle)
+    return low
+
+
+def wrong_half(x):
+    """The number is in the other half."""
+    return eighths(x, kept=False)
+
+
+def eighths_of_something_else(x):
+    return eighths(x.round() * 0.9)
+
+
+def test_an_edit_that_makes_a_mistake_of_the_right_answer_is_no_slip():
+    # the halves exchanged, every search ends as wrong_half does, a right one, too
+    def inputs(dtype):
+        yield {"x": torch.tensor([[0.3, 0.7, 0.3]], dtype=dtype)}
+
+    halving = Exercise(
+        "0.4", "Halving", eighths, inputs, {"half": wrong_half}, gradients=False
+    )
+    verdict = grade(halving, eighths_of_something_else)
+    assert not verdict.solved and verdict.mistake is None, verdict.message

@@ -30,7 +30,7 @@ def torch_attention(
     return merge_heads(heads) @ out_weight.mT + out_bias
 
 
-def packed_inputs(dtype):
+def _shapes(dtype):
     # several and one sentence, one word, one head, head_dim = num_heads; head_dim is a
     # square, so that its root is exact in every precision
     sizes = [(2, 6, 3, 4), (3, 4, 2, 9), (1, 5, 4, 4), (2, 1, 2, 4), (2, 4, 1, 9)]
@@ -47,6 +47,17 @@ def packed_inputs(dtype):
         }
 
 
+def packed_inputs(dtype):
+    yield from _shapes(dtype)
+    if dtype != torch.float64:
+        return  # in single precision right answers differ here by their rounding
+    # a key bias adds the same to all scores of a query; softmax does not care, exp does
+    large = next(_shapes(dtype))
+    nothing = torch.zeros_like(large["out_bias"])
+    shift = torch.cat([nothing, nothing + 600, nothing])
+    yield large | {"in_proj_bias": large["in_proj_bias"] + shift}
+
+
 def _packed(
     x, w, b, out_w, out_b, num_heads, *, order=(0, 1, 2), scale=None,
     split=split_heads, merge=merge_heads,
@@ -60,6 +71,12 @@ def _packed(
 def packed_read_per_head(x, w, b, out_w, out_b, num_heads):
     """The rows are all queries, then all keys, then all values."""
     q, k, v = split_heads(x @ w.mT + b, num_heads).chunk(3, dim=-1)
+    return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ out_w.mT + out_b
+
+
+def packed_read_per_feature(x, w, b, out_w, out_b, num_heads):
+    parts = (x @ w.mT + b).unflatten(-1, (-1, 3)).unbind(-1)
+    q, k, v = (split_heads(part, num_heads) for part in parts)
     return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ out_w.mT + out_b
 
 
@@ -81,6 +98,46 @@ def packed_swapped(*args):
 def packed_key_value_query(*args):
     """The order is query, key, value."""
     return _packed(*args, order=(1, 2, 0))
+
+
+def packed_key_query_value(*args):
+    """The order is query, key, value."""
+    return _packed(*args, order=(1, 0, 2))
+
+
+def packed_part_of_bias(*kept):
+    def answer(x, w, b, out_w, out_b, num_heads):
+        """Queries, keys and values each have a bias, and all of it counts."""
+        keep = torch.zeros(3, 1, dtype=b.dtype)
+        keep[list(kept)] = 1
+        part = (b.view(3, -1) * keep).flatten()
+        return _packed(x, w, part, out_w, out_b, num_heads)
+
+    return answer
+
+
+def packed_over_heads(x, w, b, out_w, out_b, num_heads):
+    """Words must read words: bring the heads' axis before the words' (transpose)."""
+    parts = (x @ w.mT + b).chunk(3, dim=-1)
+    q, k, v = (part.unflatten(-1, (num_heads, -1)) for part in parts)
+    read = scaled_dot_product_attention(q, k, v)[0]
+    return read.flatten(-2) @ out_w.mT + out_b
+
+
+def packed_over_heads_turned(x, w, b, out_w, out_b, num_heads):
+    parts = (x @ w.mT + b).chunk(3, dim=-1)
+    q, k, v = (part.unflatten(-1, (num_heads, -1)) for part in parts)
+    read = scaled_dot_product_attention(q, k, v)[0].transpose(1, 2)
+    return read.reshape(x.shape) @ out_w.mT + out_b
+
+
+def packed_exp(x, w, b, out_w, out_b, num_heads):
+    """exp of a large score is infinite: subtract each row's maximum, or use softmax."""
+    parts = (x @ w.mT + b).chunk(3, dim=-1)
+    q, k, v = (split_heads(part, num_heads) for part in parts)
+    e = (q @ k.mT / q.shape[-1] ** 0.5).exp()
+    read = e / e.sum(dim=-1, keepdim=True) @ v
+    return merge_heads(read) @ out_w.mT + out_b
 
 
 def packed_no_scale(*args):
@@ -142,7 +199,7 @@ def _loaded(x, w, b, out_w, out_b, num_heads):
 
 
 def packed_module(x, *args):
-    """load_state_dict copies numbers, so no gradient arrives at the weights you got."""
+    """A module holds copies, as do nn.Parameter and torch.tensor: no gradient."""
     return _loaded(x, *args)(x, x, x)[0]
 
 
@@ -220,6 +277,10 @@ def packed_in_as_in_out(x, w, b, out_w, out_b, num_heads):
     return merge_heads(read) @ out_w.mT + out_b
 
 
+def packed_thirds_in_out(x, w, *args):
+    return _packed(x, torch.cat([third.mT for third in w.chunk(3)]), *args)
+
+
 def packed_one_head(x, w, b, out_w, out_b, num_heads):
     """Each head has its own slice of the features: num_heads is not used."""
     return _packed(x, w, b, out_w, out_b, 1)
@@ -241,18 +302,26 @@ EXERCISE = Exercise(
     torch_attention,
     packed_inputs,
     {
-        "stacked read as interleaved": packed_read_per_head,
+        "stacked read as interleaved": (packed_read_per_head, packed_read_per_feature),
         "no in_proj_bias": packed_no_in_bias,
         "no bias of out_proj": packed_no_out_bias,
         "no bias at all": packed_no_bias,
         "out_weight used as (in, out)": packed_out_not_transposed,
         "in_proj cut along the wrong axis": packed_in_not_transposed,
-        "in_proj_weight used as (in, out)": packed_in_as_in_out,
+        "in_proj_weight used as (in, out)": (packed_in_as_in_out, packed_thirds_in_out),
         "one head over all features": packed_one_head,
         "split before projecting": packed_split_before_projecting,
         "length before batch": packed_length_first,
         "keys and values swapped": packed_swapped,
+        "queries and keys swapped": packed_key_query_value,
         "read as key, value, query": packed_key_value_query,
+        "a part of in_proj_bias": (
+            packed_part_of_bias(0, 1),
+            packed_part_of_bias(1, 2),
+            packed_part_of_bias(2),
+        ),
+        "heads read one another": (packed_over_heads, packed_over_heads_turned),
+        "no maximum subtracted": packed_exp,
         "no scale": packed_no_scale,
         "scaled twice": packed_scaled_twice,
         "sentences cut instead of features": (

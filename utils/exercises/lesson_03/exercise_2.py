@@ -142,6 +142,26 @@ def mask_empty_rows_read_themselves(attention_mask, num_heads):
     return blocked & ~(blocked.all(dim=-1, keepdim=True) & itself)
 
 
+def mask_diagonal_open(attention_mask, num_heads):
+    """Padding is hidden even from itself: the diagonal is no exception."""
+    diagonal = torch.eye(attention_mask.shape[-1], dtype=torch.bool)
+    return torch_mask(attention_mask, num_heads) & ~diagonal
+
+
+def mask_by_length(attention_mask, num_heads):
+    """A count of words does not say where they are: padding may stand on the left."""
+
+    def first(mask):
+        return (torch.arange(mask.shape[-1]) < mask.sum(-1, keepdim=True))[:, None]
+
+    return _mask(attention_mask, num_heads, words=first)
+
+
+def mask_past_blocked(attention_mask, num_heads):
+    """The future is open and the past blocked: triu stands for tril, or the reverse."""
+    return _mask(attention_mask, num_heads, causal=lambda n: causal_mask(n).mT)
+
+
 def mask_without_diagonal(attention_mask, num_heads):
     """A word may read itself: block from the first diagonal above, triu(1)."""
     return _mask(
@@ -183,6 +203,14 @@ def mask_integer_long(attention_mask, num_heads):
     return _mask(attention_mask, num_heads).long()
 
 
+def mask_integer_byte(attention_mask, num_heads):
+    return _mask(attention_mask, num_heads).byte()
+
+
+def mask_integer_of_keep(attention_mask, num_heads):
+    return _mask(attention_mask, num_heads, flipped=_same).long()
+
+
 def mask_additive(attention_mask, num_heads):
     """It would do the same, but boolean is asked: True = blocked."""
     return _mask(attention_mask, num_heads, flipped=_infinite)
@@ -190,6 +218,21 @@ def mask_additive(attention_mask, num_heads):
 
 def mask_additive_finite(attention_mask, num_heads):
     return _mask(attention_mask, num_heads, flipped=_infinite).clamp(min=-1e9)
+
+
+def _summed(attention_mask, num_heads, hidden):
+    length = attention_mask.shape[-1]
+    later = torch.full((length, length), hidden).triu(1)
+    padding = (1 - attention_mask[:, None]) * hidden
+    return (later + padding).repeat_interleave(num_heads, dim=0)
+
+
+def mask_additive_summed(attention_mask, num_heads):
+    return _summed(attention_mask, num_heads, -1e9)
+
+
+def mask_additive_zero_times_infinity(attention_mask, num_heads):
+    return _summed(attention_mask, num_heads, -math.inf)
 
 
 def mask_only_padding(attention_mask, num_heads):
@@ -229,13 +272,26 @@ EXERCISE = Exercise(
             mask_empty_rows_opened,
             mask_empty_rows_read_themselves,
         ),
+        "the diagonal always open": mask_diagonal_open,
+        "only padding on the right": mask_by_length,
+        "past and future exchanged": mask_past_blocked,
         "without the diagonal": mask_without_diagonal,
         "repeat instead of repeat_interleave": mask_head_major,
         "one mask per sentence": mask_not_repeated,
         "four axes": mask_four_axes,
         "float mask of ones": (mask_float_of_ones, mask_float_of_keep),
-        "integer mask": (mask_integer, mask_integer_long),
-        "additive mask": (mask_additive, mask_additive_finite),
+        "integer mask": (
+            mask_integer,
+            mask_integer_long,
+            mask_integer_byte,
+            mask_integer_of_keep,
+        ),
+        "additive mask": (
+            mask_additive,
+            mask_additive_finite,
+            mask_additive_summed,
+            mask_additive_zero_times_infinity,
+        ),
         "only the padding": (mask_only_padding, mask_only_padding_repeated),
         "attention_mask as it came": mask_unchanged,
     },

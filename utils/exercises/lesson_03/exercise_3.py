@@ -21,6 +21,9 @@ def score_inputs(dtype):
         yield {"weights": weights}
     sharp = (50 * randn(3, 5, 5, seed=5, dtype=dtype)).softmax(dim=-1)
     yield {"weights": sharp.transpose(0, 1).contiguous().transpose(0, 1)}
+    # as a layer returns them in training: dropped out, so rows need not sum to 1
+    kept = randn(3, 6, 6, seed=7, dtype=dtype) > 0
+    yield {"weights": 2 * kept * (4 * randn(3, 6, 6, seed=6, dtype=dtype)).softmax(-1)}
 
 
 def score_next(weights):
@@ -52,6 +55,31 @@ def score_averaged_maps(weights):
 def score_per_query(weights):
     """Take the mean over the queries."""
     return weights.diagonal(offset=-1, dim1=-2, dim2=-1)
+
+
+def score_without_last(weights):
+    """range(1, L - 1) ends before the last query, which has a previous token, too."""
+    return weights.diagonal(offset=-1, dim1=-2, dim2=-1)[:, :-1].mean(dim=-1)
+
+
+def score_without_last_over_all(weights):
+    diagonal = weights.diagonal(offset=-1, dim1=-2, dim2=-1)
+    return diagonal[:, :-1].sum(dim=-1) / diagonal.shape[-1]
+
+
+def score_over_the_matrix(weights):
+    """The mean is over the L - 1 queries, not over L * L numbers, most of them 0."""
+    return weights.tril(-1).triu(-1).mean(dim=(-2, -1))
+
+
+def score_of_a_block(weights):
+    """Two slices take a block; only its diagonal is [q, q - 1]."""
+    return weights[:, 1:, :-1].mean(dim=(-2, -1))
+
+
+def score_rows_to_one(weights):
+    """Take the weights as they are: rows with dropout need not sum to 1."""
+    return previous_token_score(weights / weights.sum(dim=-1, keepdim=True))
 
 
 def score_sum(weights):
@@ -123,6 +151,10 @@ EXERCISE = Exercise(
         "all earlier tokens": score_all_before,
         "the first query wraps round": score_wraps_round,
         "a sum instead of a mean": score_sum,
+        "the last query left out": (score_without_last, score_without_last_over_all),
+        "mean over the whole matrix": score_over_the_matrix,
+        "mean over a block": score_of_a_block,
+        "rows divided by their sums": score_rows_to_one,
         "the token itself": score_self,
         "mean over all queries": score_all_queries,
         "share of favourites": (

@@ -37,13 +37,13 @@ def sharpened_inputs(dtype):
     """Scores in single precision: a search need not be better than five digits."""
     if dtype != torch.float32:
         return
-    sizes = [(3, 5, 1.0, 1), (2, 4, 1.3, 3), (1, 6, 0.3, 0.5), (4, 8, 1.9, 40)]
+    sizes = [(3, 5, 1.0, 1), (2, 4, 1.3, 3), (1, 6, 0.3, 0.5), (4, 8, 1.9, 400)]
     for seed, (heads, length, target, factor) in enumerate(sizes):
         scores = randn(heads, length, length, seed=seed, dtype=torch.float32) * factor
         yield {"scores": scores, "target": target}
     turned = randn(3, 7, 7, seed=4, dtype=torch.float32).mT
     yield {"scores": turned + 100, "target": 0.8}  # neither contiguous nor near 0
-    # as on the page: close ties, so gains above 100,000, and most weights exactly 0
+    # as on the page: close ties, so gains up to a million, and most weights exactly 0
     small = randn(4, 13, 13, seed=5, dtype=torch.float32) * 3e-4
     yield {"scores": small, "target": 0.0023}
 
@@ -109,11 +109,6 @@ def sharpened_nan_downwards(scores, target):
     return weights
 
 
-def sharpened_one_hot(scores, target):
-    favourite = scores.argmax(dim=-1, keepdim=True)
-    return torch.zeros_like(scores).scatter(-1, favourite, 1.0)
-
-
 def _up_to(largest, scores, target):
     low = torch.zeros_like(scores[:, :1, :1])
     high = low + largest
@@ -139,6 +134,24 @@ def sharpened_up_to_1000(scores, target):
 
 def sharpened_up_to_10_000(scores, target):
     return _up_to(10_000.0, scores, target)
+
+
+def _from(smallest, scores, target):
+    low = torch.full_like(scores[:, :1, :1], math.log(smallest))
+    high = torch.full_like(low, 20.0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        too_flat = _mean_entropy((middle.exp() * scores).softmax(dim=-1)) > target
+        low, high = middle.where(too_flat, low), high.where(too_flat, middle)
+    return (middle.exp() * scores).softmax(dim=-1)
+
+
+def sharpened_from_a_tenth(scores, target):
+    return _from(0.1, scores, target)
+
+
+def sharpened_from_a_hundredth(scores, target):
+    return _from(0.01, scores, target)
 
 
 def sharpened_short_logs(scores, target):
@@ -194,16 +207,50 @@ def sharpened_by_ratio(scores, target):
     return (scores * _mean_entropy(weights) / target).softmax(dim=-1)
 
 
+def sharpened_all_at_once(scores, target):
+    """`any` and `all` move every head alike; each needs its own half: use where."""
+    low, high = -20.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        weights = (math.exp(middle) * scores).softmax(dim=-1)
+        too_flat = (_mean_entropy(weights) > target).all()
+        low, high = (middle, high) if too_flat else (low, middle)
+    return weights
+
+
+def sharpened_any_at_once(scores, target):
+    low, high = -20.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        weights = (math.exp(middle) * scores).softmax(dim=-1)
+        too_flat = (_mean_entropy(weights) > target).any()
+        low, high = (middle, high) if too_flat else (low, middle)
+    return weights
+
+
+def sharpened_weights_again(scores, target):
+    """The gain multiplies the scores; here it multiplied weights, before a softmax."""
+    return sharpened(scores.softmax(dim=-1), target)
+
+
 def _gain(scores, target):
-    weights = sharpened(scores, target).double().clamp_min(1e-30).log()
-    spread = scores.double() - scores.double().mean(dim=-1, keepdim=True)
-    centred = weights - weights.mean(dim=-1, keepdim=True)
-    return ((centred * spread).sum((-1, -2)) / (spread**2).sum((-1, -2))).float()
+    """Return the gain of each head, (heads,)."""
+    low = torch.full_like(scores[:, :1, :1], -20.0)
+    high = -low
+    for _ in range(40):
+        middle = (low + high) / 2
+        too_flat = _mean_entropy((middle.exp() * scores).softmax(dim=-1)) > target
+        low, high = middle.where(too_flat, low), high.where(too_flat, middle)
+    return middle.exp().flatten()
 
 
 def sharpened_gain(scores, target):
     """Those are the gains; return softmax(gain * scores)."""
     return _gain(scores, target)
+
+
+def sharpened_gain_with_axes(scores, target):
+    return _gain(scores, target)[:, None, None]
 
 
 def sharpened_scores(scores, target):
@@ -236,13 +283,15 @@ EXERCISE = Exercise(
         "0 · ln 0": (
             sharpened_nan,
             sharpened_nan_downwards,
-            sharpened_one_hot,
         ),
+        "all heads moved alike": (sharpened_all_at_once, sharpened_any_at_once),
         "the search ends too soon": (
             sharpened_up_to_100,
             sharpened_up_to_20,
             sharpened_up_to_1000,
             sharpened_up_to_10_000,
+            sharpened_from_a_tenth,
+            sharpened_from_a_hundredth,
             sharpened_short_logs,
             sharpened_shorter_logs,
         ),
@@ -251,8 +300,9 @@ EXERCISE = Exercise(
         "softmax of the scores": sharpened_not_at_all,
         "target as gain": (sharpened_by_target, sharpened_by_inverse_target),
         "gain by rule of three": sharpened_by_ratio,
-        "the gains": sharpened_gain,
+        "the gains": (sharpened_gain, sharpened_gain_with_axes),
         "scores instead of weights": sharpened_scores,
+        "weights sharpened again": sharpened_weights_again,
         "weights multiplied": sharpened_weights_times_gain,
         "powers not normalised": sharpened_power,
     },
