@@ -274,6 +274,11 @@ def attention_half(query, key, value):
 
 
 @at_any_temperature
+def attention_minus_half(query, key, value):  # d ** -1 / 2
+    return scaled_by(query, key, value, 0.5 / query.shape[-1])
+
+
+@at_any_temperature
 def attention_key_not_turned(query, key, value):
     """query @ key pairs features with words: swap the last two axes of key, key.mT."""
     return _softmax_read(query @ key, query, value)
@@ -347,7 +352,7 @@ EXERCISE = Exercise(
             attention_number_of_keys,
             attention_number_of_queries,
         ),
-        "** 1 / 2 is not a root": attention_half,
+        "** 1 / 2 is not a root": (attention_half, attention_minus_half),
         "key not transposed": attention_key_not_turned,
         "key reshaped, not transposed": attention_key_reshaped,
         "a causal mask": attention_causal,
