@@ -37,6 +37,14 @@ ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
         "values and places taken for a tensor",
         "max(dim=...) returns values and their places: take .values, or amax.",
     ),
+    r"Boolean value of Tensor": (
+        "many truths where one is needed",
+        "== compares number by number; torch.allclose(a, b, atol=...) says yes or no.",
+    ),
+    r"are not (close|equal)": (
+        "an assertion where an answer is wanted",
+        "assert_close raises an error; torch.allclose(a, b, atol=...) says yes or no.",
+    ),
     r"is a tuple|'tuple' object|not tuple": (
         "a tuple taken for a tensor",
         "A function that you call returns several things: output, weights = ...",

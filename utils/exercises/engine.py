@@ -66,7 +66,7 @@ class Exercise:
         for mistake, functions in self.mistakes.items():
             functions = functions if isinstance(functions, tuple) else (functions,)
             for function in functions:
-                yield mistake, functions[0].__doc__, function
+                yield mistake, " ".join(functions[0].__doc__.split()), function
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,9 @@ def name(
         mistake, why = exact
         return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
     if not any(True for t in trials for _ in tensors(t.should.output)):
-        return None  # a few words in common prove nothing
+        # a few words in common prove no known mistake, what puts them right does
+        known = _Known([], trials, gradients)
+        return _evident(trials) or _slip(function, reference, known)
     return (
         _evident(trials)
         or _slip(function, reference, known)
@@ -120,11 +122,15 @@ class _Known:
         names = [mistake for mistake, near in found.items() if near[:2] == best]
         if len(names) != 1:  # two that come equally close: neither is the name
             return None
-        (mistake,), (count, _, why) = names, found[names[0]]
+        (mistake,), (count, whole, why) = names, found[names[0]]
         claim = (
             f"On {count} of {len(self.trials)} inputs its output is that of a known "
         )
-        claim += f"mistake, {mistake!r}. {why} (It is not the only fault.)"
+        failed = whole and any(trial.did.error is not None for trial in self.trials)
+        rest = (
+            "On others it raises an error." if failed else "It is not the only fault."
+        )
+        claim += f"mistake, {mistake!r}. {why} ({rest})"
         return Name(mistake, claim)
 
     def _near(self, form: int) -> tuple[int, bool] | None:

@@ -126,6 +126,8 @@ def _untouched(arg, before) -> bool:
         return list(arg) == list(before) and all(
             _untouched(arg[key], before[key]) for key in before
         )
+    if isinstance(before, (bool, int, float, str)):  # as parts of a list or dict
+        return type(arg) is type(before) and (arg == before or before != before)
     return True
 
 

@@ -106,6 +106,12 @@ def _attached(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
     return (lambda tensor: tensor), args[:1], {}
 
 
+def _tolerance(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
+    if func.__name__ not in ("equal", "allclose") or len(args) < 2:
+        return None
+    return torch.allclose, args[:2], {"rtol": 1e-5, "atol": 1e-4}
+
+
 SLIPS: dict[str, tuple[str, Edit]] = {
     "keepdim=True forgotten": (
         "keepdim=True is missing in a sum or maximum: without it the result does not "
@@ -126,12 +132,17 @@ SLIPS: dict[str, tuple[str, Edit]] = {
         _last_two,
     ),
     "view of transposed memory": (
-        "view cannot join axes that a transpose has moved apart; reshape can.",
+        "view needs memory in order; after a transpose, yours or of the input, it is "
+        "not. reshape copies where it must.",
         _reshape,
     ),
     "the mask the wrong way round": (
         "masked_fill or where is given the opposite of the mask that it needs.",
         _opposite_mask,
+    ),
+    "an unfit tolerance": (
+        "Two tensors are compared too strictly or too loosely: take atol=1e-4.",
+        _tolerance,
     ),
     "a gradient cut by detach": (
         ".detach() or .data cuts off the gradient.",

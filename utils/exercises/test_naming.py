@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from utils.exercises import slips
 from utils.exercises.engine import Exercise, grade, randn
@@ -128,8 +129,8 @@ def softmax_off_by_little(x):
         (lambda x: logarithms(x).float(), "logarithms", "On 6 of 6 inputs"),
         (logarithms_in_a_tuple, "logarithms", "returned tuple, not a tensor"),
         (logarithms_in_place, "logarithms", "edits its argument `x`"),
-        (logarithms_unless_large, "logarithms", "On 4 of 6 inputs its output"),
-        (logarithms_in_two_dimensions, "logarithms", "On 4 of 6 inputs its output"),
+        (logarithms_unless_large, "logarithms", "(It is not the only fault.)"),
+        (logarithms_in_two_dimensions, "logarithms", "(On others it raises an error.)"),
         (lambda x: (softmax(x), x), "more returned than was asked for", "first part"),
         (lambda x: softmax(x).half(), "another dtype", "Your numbers are right"),
         (lambda x: softmax(x) / 4, "right but for a factor", "number is 0.25 times"),
@@ -235,6 +236,53 @@ def test_a_view_that_should_be_a_reshape():
     exercise = Exercise("0.4", "", lambda x: x.mT.flatten(1), lambda _: trials, {})
     verdict = grade(exercise, lambda x: x.transpose(1, 2).view(2, 12))
     assert verdict.mistake == "view of transposed memory"
+
+
+def believes(function):
+    """Some are not zero."""
+    return True
+
+
+def zero(function):
+    return bool(function(X).abs().max() < 1e-3)
+
+
+X = torch.linspace(-1, 1, 5)
+IS_ZERO = Exercise(
+    "0.8",
+    "",
+    zero,
+    lambda dtype: [
+        {"function": f} for f in (torch.zeros_like, nearly, small, torch.sin)
+    ],
+    {"believes everything": believes},
+    gradients=False,
+)
+
+
+def nearly(x):
+    return x * 1e-6
+
+
+def small(x):
+    return x * 0.01
+
+
+@pytest.mark.parametrize(
+    "answer, name",
+    [
+        (lambda f: torch.equal(f(X), X * 0), "an unfit tolerance"),
+        (lambda f: torch.allclose(f(X), X * 0, atol=0.1), "an unfit tolerance"),
+        (lambda f: bool(f(X) == 0), "many truths where one is needed"),
+        (lambda f: assert_close(f(X), X * 0) is None, "an assertion where an answer"),
+        (lambda f: not torch.equal(f(X), X * 0), None),
+    ],
+)
+def test_how_a_test_of_two_tensors_goes_wrong_is_named(answer, name):
+    verdict = grade(IS_ZERO, answer)
+    assert not verdict.solved
+    assert (verdict.mistake or "").startswith(name or ""), verdict.message
+    assert name or verdict.mistake is None
 
 
 def allowed(mask):

@@ -79,6 +79,9 @@ def test_an_edit_inside_a_list_or_dict_is_seen():
     assert "edits its argument `xs`" in found.message
     found = verdict(lambda xs: 2.0, edits_in_a_dict, {"xs": {"a": X["x"].clone()}})
     assert "edits its argument `xs`" in found.message
+    found = verdict(max, lambda xs: xs.sort() or xs[-1], {"xs": [3, 1, 2]})
+    assert "edits its argument `xs`" in found.message
+    assert verdict(len, lambda xs: len(xs), {"xs": [3, float("nan")]}).solved
 
 
 def test_an_input_that_holds_nan_is_not_edited_by_looking_at_it():

@@ -37,6 +37,11 @@ def sums_of_features(x: Tensor) -> Tensor:
     return _of_heads(x).cumsum(dim=2)
 
 
+def times_random(x: Tensor) -> Tensor:
+    """Multiply by random numbers; a second call gets others."""
+    return x * torch.rand(_of_heads(x).shape).to(x.dtype)
+
+
 HEADS = [(6, 2, 3, 4), (4, 3, 2, 6), (5, 1, 4, 4), (1, 2, 2, 3), (3, 3, 3, 3)]
 
 
@@ -49,6 +54,7 @@ def on_heads_inputs(dtype):
     strided = randn(2, 5, 12, seed=9, dtype=dtype).transpose(0, 1)
     yield {"function": mean_so_far, "x": strided, "num_heads": 3}
     yield {"function": times_its_number, "x": strided, "num_heads": 3}
+    yield {"function": times_random, "x": strided, "num_heads": 3}
 
 
 def _fold(x, num_heads):
@@ -103,6 +109,12 @@ def on_heads_merge_wrong(function, x, num_heads):
     return function(_fold(x, num_heads)).reshape(x.shape)
 
 
+def on_heads_merged_as_sentences(function, x, num_heads):
+    length, batch, embed = x.shape
+    done = function(_fold(x, num_heads))
+    return done.reshape(batch, length, embed).transpose(0, 1)
+
+
 def on_heads_batch_first(function, x, num_heads):
     """The first axis of x is the length here, the second the batch."""
     heads = split_heads(x, num_heads)
@@ -115,6 +127,27 @@ def on_heads_heads_first(function, x, num_heads):
     heads = split_heads(x.transpose(0, 1), num_heads).transpose(0, 1)
     done = function(heads.flatten(0, 1)).unflatten(0, (num_heads, -1))
     return merge_heads(done.transpose(0, 1)).transpose(0, 1)
+
+
+def on_heads_heads_first_only_in(function, x, num_heads):
+    heads = split_heads(x.transpose(0, 1), num_heads).transpose(0, 1)
+    return _unfold(function(heads.flatten(0, 1)), x)
+
+
+def on_heads_merge_interleaved(function, x, num_heads):
+    """Lay the heads side by side, one whole head after the other."""
+    done = function(_fold(x, num_heads)).unflatten(0, (-1, num_heads))
+    return done.permute(2, 0, 3, 1).flatten(2)
+
+
+def on_heads_cut_interleaved(function, x, num_heads):
+    heads = x.unflatten(-1, (-1, num_heads)).permute(1, 3, 0, 2).flatten(0, 1)
+    return _unfold(function(heads), x)
+
+
+def on_heads_not_glued(function, x, num_heads):
+    """Make one axis of batch and heads before the call: flatten(0, 1), or reshape."""
+    return merge_heads(function(split_heads(x.transpose(0, 1), num_heads)))
 
 
 def on_heads_interleaved(function, x, num_heads):
@@ -161,6 +194,21 @@ def on_heads_by_sentence(function, x, num_heads):
         for i in range(x.shape[1])
     ]
     return torch.cat(one_by_one, dim=1)
+
+
+def on_heads_each_alone(function, x, num_heads):
+    done = [function(head[None])[0] for head in _fold(x, num_heads)]
+    return _unfold(torch.stack(done), x)
+
+
+def on_heads_each_without_batch(function, x, num_heads):
+    return _unfold(torch.stack([function(h) for h in _fold(x, num_heads)]), x)
+
+
+def on_heads_twice(function, x, num_heads):
+    heads = _fold(x, num_heads)
+    function(heads)
+    return _unfold(function(heads), x)
 
 
 def on_heads_last_axes_exchanged(function, x, num_heads):
@@ -221,10 +269,21 @@ EXERCISE = Exercise(
         ),
         "words not moved": on_heads_not_moved,
         "split without transpose": on_heads_split_wrong,
-        "merge without transpose": on_heads_merge_wrong,
+        "merge without transpose": (
+            on_heads_merge_wrong,
+            on_heads_merged_as_sentences,
+        ),
+        "batch and heads not glued": on_heads_not_glued,
         "x read as (batch, length, embed)": on_heads_batch_first,
-        "heads before sentences": on_heads_heads_first,
-        "every num_heads-th feature": on_heads_interleaved,
+        "heads before sentences": (
+            on_heads_heads_first,
+            on_heads_heads_first_only_in,
+        ),
+        "every num_heads-th feature": (
+            on_heads_interleaved,
+            on_heads_cut_interleaved,
+        ),
+        "heads interleaved in the merge": on_heads_merge_interleaved,
         "number and size of the heads swapped": (
             on_heads_swapped,
             on_heads_swapped_and_strided,
@@ -234,6 +293,9 @@ EXERCISE = Exercise(
             on_heads_one_by_one,
             on_heads_one_by_one_not_moved,
             on_heads_by_sentence,
+            on_heads_each_alone,
+            on_heads_each_without_batch,
+            on_heads_twice,
         ),
         "words and features exchanged before merging": (
             on_heads_last_axes_exchanged,

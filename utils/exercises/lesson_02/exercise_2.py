@@ -45,7 +45,12 @@ def layer_inputs(dtype):
     trials = list(_two_layers(dtype))
     strided = trials[0]["x"].transpose(0, 1).contiguous().transpose(0, 1)
     yield trials[0] | {"x": strided}
+    silent = trials[0]["x"].clone()
+    silent[0, 1] = 0  # a word whose scores are exactly 0, among others
+    yield trials[0] | {"x": silent}
     yield trials[1] | {"w_q": torch.zeros_like(trials[1]["w_q"])}  # all scores 0
+    if dtype == torch.float64:  # precise enough for scores whose exp overflows
+        yield trials[0] | {"w_q": trials[0]["w_q"] * 1000}  # √d_k is exact
 
 
 def _two_layers(dtype):
@@ -265,6 +270,50 @@ def layer_cut_first_by_view(x, w_q, w_k, w_v, w_o, num_heads):
     return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ w_o.mT
 
 
+def layer_cut_first_unflattened(x, w_q, w_k, w_v, w_o, num_heads):
+    heads = x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    q, k, v = (heads @ w.mT for w in (w_q, w_k, w_v))
+    return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ w_o.mT
+
+
+def layer_cut_first_reshaped(x, w_q, w_k, w_v, w_o, num_heads):
+    heads = x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)
+    q, k, v = (heads @ w.mT for w in (w_q, w_k, w_v))
+    return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ w_o.mT
+
+
+def layer_merged_as_x(x, w_q, w_k, w_v, w_o, num_heads):
+    q, k, v = (split_heads(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
+    read, _ = scaled_dot_product_attention(q, k, v)
+    return read.transpose(1, 2).reshape(x.shape) @ w_o.mT
+
+
+def layer_keys_as_values(x, w_q, w_k, w_v, w_o, num_heads):
+    """Three maps for three roles: here two of them are the same."""
+    return multi_head_attention(x, w_q, w_k, w_k, w_o, num_heads)
+
+
+def layer_queries_as_keys(x, w_q, w_k, w_v, w_o, num_heads):
+    return multi_head_attention(x, w_q, w_q, w_v, w_o, num_heads)
+
+
+def layer_queries_as_all(x, w_q, w_k, w_v, w_o, num_heads):
+    return multi_head_attention(x, w_q, w_q, w_q, w_o, num_heads)
+
+
+def layer_without_softmax(x, w_q, w_k, w_v, w_o, num_heads):
+    """The softmax is missing: scores are not shares."""
+    q, k, v = (split_heads(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
+    return merge_heads(q @ k.mT / q.shape[-1] ** 0.5 @ v) @ w_o.mT
+
+
+def layer_overflowing(x, w_q, w_k, w_v, w_o, num_heads):
+    """exp of a large score is infinite: softmax subtracts each row's own maximum."""
+    q, k, v = (split_heads(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
+    e = (q @ k.mT / q.shape[-1] ** 0.5).exp()
+    return merge_heads(e / e.sum(dim=-1, keepdim=True) @ v) @ w_o.mT
+
+
 def layer_size_of_x(x, w_q, w_k, w_v, w_o, num_heads):
     """The heads share out the rows of w_q; x may have another number of features."""
     batch, length, features = x.shape
@@ -310,8 +359,17 @@ EXERCISE = Exercise(
             layer_cut_first_small_weights,
             layer_cut_first_whole_weights,
             layer_cut_first_by_view,
+            layer_cut_first_unflattened,
+            layer_cut_first_reshaped,
         ),
-        "size of the heads taken from x": layer_size_of_x,
+        "size of the heads taken from x": (layer_size_of_x, layer_merged_as_x),
+        "one map in two roles": (
+            layer_keys_as_values,
+            layer_queries_as_keys,
+            layer_queries_as_all,
+        ),
+        "no softmax": layer_without_softmax,
+        "softmax that overflows": layer_overflowing,
         "softmax over the wrong axis": layer_wrong_axis,
         "averaged weights": layer_averaged_heads,
         "summed heads": layer_summed,

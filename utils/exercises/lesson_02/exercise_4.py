@@ -105,6 +105,35 @@ def renumber_columns_of_w_in(w_in, b_in, w_out, b_out, order):
     return _blocks(w_in, order, 2), *moved, b_out
 
 
+def renumber_rows_and_columns(w_in, b_in, w_out, b_out, order):
+    moved = renumber(w_in, b_in, w_out, b_out, order)
+    return _blocks(moved[0], order, 2), *moved[1:]
+
+
+def renumber_both_of_w_out(w_in, b_in, w_out, b_out, order):
+    moved = renumber(w_in, b_in, w_out, b_out, order)
+    return *moved[:2], _blocks(moved[2], order, 0), b_out
+
+
+def renumber_inputs_inverse(w_in, b_in, w_out, b_out, order):
+    """The rows of w_in take the same order as the columns of w_out."""
+    inverse = torch.tensor(order).argsort().tolist()
+    moved = renumber(w_in, b_in, w_out, b_out, inverse)
+    return *moved[:2], _blocks(w_out, order, 1), b_out
+
+
+def renumber_queries_only(w_in, b_in, w_out, b_out, order):
+    w, b, w_out, b_out = renumber(w_in, b_in, w_out, b_out, order)
+    return torch.cat([w[:1], w_in[1:]]), torch.cat([b[:1], b_in[1:]]), w_out, b_out
+
+
+def renumber_not_flattened(w_in, b_in, w_out, b_out, order):
+    """The axes must be flattened again: the shapes stay as they were."""
+    heads = (len(order), -1)
+    moved = (t.unflatten(1, heads)[:, order] for t in (w_in, b_in, w_out))
+    return *moved, b_out
+
+
 def renumber_no_values(w_in, b_in, w_out, b_out, order):
     """Queries, keys and values of a head move together."""
     w, b, w_out, b_out = renumber(w_in, b_in, w_out, b_out, order)
@@ -123,7 +152,13 @@ EXERCISE = Exercise(
     renumber_inputs,
     {
         "biases not moved": renumber_no_biases,
-        "rows of w_out moved": (renumber_rows_of_w_out, renumber_all_rows),
+        "rows of w_out moved": (
+            renumber_rows_of_w_out,
+            renumber_all_rows,
+            renumber_both_of_w_out,
+        ),
+        "w_in in the inverse order": renumber_inputs_inverse,
+        "axes not flattened": renumber_not_flattened,
         "b_out moved": renumber_b_out,
         "the inverse order": renumber_inverse,
         "w_out in the inverse order": renumber_w_out_inverse,
@@ -131,8 +166,11 @@ EXERCISE = Exercise(
         "only w_out moved": renumber_output_only,
         "single features moved": renumber_features,
         "order taken for row numbers": renumber_rows_as_heads,
-        "columns of w_in moved": renumber_columns_of_w_in,
-        "values not moved": renumber_no_values,
+        "columns of w_in moved": (
+            renumber_columns_of_w_in,
+            renumber_rows_and_columns,
+        ),
+        "values not moved": (renumber_no_values, renumber_queries_only),
         "nothing moved": renumber_nothing,
     },
 )

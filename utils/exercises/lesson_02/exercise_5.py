@@ -13,7 +13,7 @@ def stacked_from_interleaved(parameter: Tensor, num_heads: int) -> Tensor:
 
 
 def layout_inputs(dtype):
-    sizes = [(3, 4), (2, 6), (4, 4), (2, 3), (1, 4), (3, 1)]
+    sizes = [(3, 4), (2, 6), (4, 4), (2, 3), (1, 4), (3, 1), (5, 2)]
     for seed, (heads, dim) in enumerate(sizes):
         embed = heads * dim
         weight = randn(3 * embed, embed, seed=seed, dtype=dtype)
@@ -126,6 +126,13 @@ def layout_matrix_only_permuted(parameter, num_heads):
     return by_head.permute(1, 0, 2, 3).flatten(0, 2)
 
 
+def layout_no_biases(parameter, num_heads):
+    """The rows of a bias move as those of its weight."""
+    if parameter.dim() == 1:
+        return parameter.clone()
+    return stacked_from_interleaved(parameter, num_heads)
+
+
 def layout_columns(parameter, num_heads):
     """The layout is a matter of the rows, the outputs."""
     if parameter.dim() == 1:
@@ -160,6 +167,7 @@ EXERCISE = Exercise(
             layout_matrix_only_by_last,
             layout_matrix_only_permuted,
         ),
+        "biases not moved": layout_no_biases,
         "columns moved": layout_columns,
         "axes not flattened": layout_not_flattened,
     },
