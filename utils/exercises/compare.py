@@ -248,7 +248,7 @@ def same(a: Tensor, b: Tensor) -> bool:
         return False
     if a.device.type == "meta":
         return True
-    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-6  # √d_k may be single
+    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single is off by 1e-7
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -267,6 +267,5 @@ def _where(expected: Tensor, yours: Tensor) -> str:
     a, b = expected[at].item(), yours[at].item()
     if isinstance(a, int):
         return f"at {list(at)} expected {a}, yours {b}."
-    short = f"{a:.3f}" != f"{b:.3f}"
-    a, b = (f"{x:.3f}" if short else f"{x:.7g}" for x in (a, b))
-    return f"at {list(at)} expected {a}, yours {b}."
+    digits = next((d for d in (".3f", ".7g") if f"{a:{d}}" != f"{b:{d}}"), ".12g")
+    return f"at {list(at)} expected {a:{digits}}, yours {b:{digits}}."

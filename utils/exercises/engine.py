@@ -99,9 +99,10 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
         return Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
     trials = [t for d in (torch.float32, torch.float64) for t in exercise.inputs(d)]
     gradients = exercise.gradients
-    should = [run(exercise.reference, trial, gradients) for trial in trials]
+    should = _runs(exercise.reference, trials, gradients)
     did = _runs(function, trials, gradients)
-    tried = list(map(Trial, trials, should, did))  # fewer, if an answer had no end
+    seeds = range(len(did))  # fewer than trials, if an answer had no end
+    tried = list(map(Trial, trials, should, did, seeds))
     wrong = [trial for trial in tried if trial.said is not None]
     again = _second_thoughts(function, wrong[:1] * 2 or tried, gradients)
     if again:
@@ -124,8 +125,8 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
 def _runs(function: Callable, trials: list[dict], gradients: bool) -> list[Run]:
     """Return what the answer did on each trial, up to one that it never finished."""
     done = []
-    for trial in trials:
-        done.append(run(function, trial, gradients))
+    for seed, trial in enumerate(trials):  # no two draw the same random numbers
+        done.append(run(function, trial, gradients, seed))
         if isinstance(done[-1].error, TooLong):
             break
     return done
@@ -137,10 +138,8 @@ def _second_thoughts(function: Callable, tried: list[Trial], gradients: bool) ->
         for trial in tried:
             if not (trial.said or VALUES_DIFFER).startswith(VALUES_DIFFER):
                 continue  # what cannot be compared with the reference, nor with itself
-            again = Trial(
-                trial.inputs, trial.did, run(function, trial.inputs, gradients)
-            )
-            if not alike(again.should, again.did):
+            again = run(function, trial.inputs, gradients, trial.seed)
+            if not alike(trial.did, again):
                 return (
                     "Called again with the same inputs, your function does something "
                     "else. Does it keep something from one call to the next, in a "

@@ -41,10 +41,13 @@ class Run:
     line: str = ""  # the learner's own line in which an error arose, if known
 
 
-def run(function: Callable, trial: dict, gradients: bool | str = True) -> Run:
+def run(
+    function: Callable, trial: dict, gradients: bool | str = True, seed: int = 0
+) -> Run:
     """Call the function on copies of the trial's arguments; record what it did.
 
     gradients: whether to compute them too; WITHOUT_NAN stops at the first NaN.
+    seed: of the random numbers that the function may draw.
     """
     done = Run()
     with torch.inference_mode(False), torch.enable_grad():
@@ -55,7 +58,7 @@ def run(function: Callable, trial: dict, gradients: bool | str = True) -> Run:
         args = {name: _copied(leaf) for name, leaf in leaves.items()}
         versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
         try:
-            with settings_kept(), torch.enable_grad(), time_limit(LIMIT):
+            with settings_kept(seed), torch.enable_grad(), time_limit(LIMIT):
                 done.output = function(*args.values())
         except (Exception, SystemExit, TooLong) as error:  # told, not thrown
             done.error, done.line = error, own_line(error)
@@ -190,7 +193,7 @@ def _probe(part: Tensor, seed: int) -> Tensor:
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
+def settings_kept(seed: int = 0) -> Iterator[None]:
     """Whatever the answer sets for the whole program is set back."""
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     threads, printing = torch.get_num_threads(), get_printoptions()
@@ -200,7 +203,9 @@ def settings_kept() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
     try:
         with torch.random.fork_rng(devices=range(devices)):
-            torch.default_generator.manual_seed(0)
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
             yield
     finally:
         torch.set_default_dtype(dtype)

@@ -104,6 +104,14 @@ def logarithms_in_two_dimensions(x):
     return logarithms(x)
 
 
+def softmax_in_single(x):
+    return x.float().softmax(dim=-1).to(x.dtype)
+
+
+def softmax_off_by_little(x):
+    return stable(x) / (stable(x).sum(dim=-1, keepdim=True) + 1e-6)
+
+
 @pytest.mark.parametrize(
     "answer, name, also",
     [
@@ -129,6 +137,8 @@ def logarithms_in_two_dimensions(x):
         (lambda x: softmax(x).mT, "axes in another order", "Your numbers are right"),
         (lambda x: softmax(x)[None], "right numbers in another shape", "(1, 3, 5)"),
         (lambda x: x.copy_(softmax(x)), "an argument edited in place", "edits its"),
+        (softmax_in_single, "right in single precision only", "single precision ("),
+        (softmax_off_by_little, "right in single precision only", "small number"),
         (lambda x: print(x), "no return", "Is a `return` missing?"),
         (lambda x: (x, x).exp(), "a tuple taken for a tensor", "several things"),
     ],

@@ -359,6 +359,19 @@ def test_random_numbers_are_the_same_in_every_round():
     ).solved
 
 
+def test_no_two_inputs_get_the_same_random_numbers():
+    drawn = []
+
+    def answer(x):
+        drawn.append((torch.rand(1).item(), random.random(), np.random.rand()))
+        return x * 2
+
+    assert verdict(lambda x: x * 2, answer, X, X).solved
+    first, second = drawn[:4], drawn[4:]  # each input in both precisions, then again
+    assert [len(set(kind)) for kind in zip(*first, strict=True)] == [4, 4, 4]
+    assert second == first
+
+
 # --- endless answers --------------------------------------------------------------
 
 alarm = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM here")

@@ -53,7 +53,7 @@ SHOWN = {
     "is_causal=True": ("1.4", "upper-left alignment"),
     "`tril()` without `S - L`": ("1.4", "upper-left alignment"),
     "`torch.triu(scores, 1).bool()`": ("1.4", "zero scores used as a mask"),
-    "*Only the values are changed*": ("1.5", "only the values changed"),
+    "*Only the values are changed*": ("1.5", "the keys not changed"),
     "*Only the last word is changed*": ("1.5", "only one place changed"),
     "*The words after t are shuffled*": ("1.5", "the future only shuffled"),
     "*The later words are cut off*": ("1.5", "later words cut off"),

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -30,6 +31,7 @@ def score(query, key):
 
 
 def qkv(leading, queries, keys, dim, value_dim, seed, dtype):
+    """Return a trial. dim: a square, so that its root is exact in every precision."""
     return {
         "query": randn(*leading, queries, dim, seed=seed, dtype=dtype),
         "key": randn(*leading, keys, dim, seed=seed + 10, dtype=dtype),
@@ -46,16 +48,18 @@ def attention_trials(dtype):
     small = qkv((), 3, 3, 4, 4, 0, dtype)
     yield small  # without a temperature it is 1
     yield qkv((2,), 4, 6, 9, 5, 1, dtype) | {"temperature": 0.5}
-    yield qkv((2, 3), 5, 5, 8, 8, 2, dtype) | {"temperature": 3.0}
+    yield qkv((2, 3), 5, 5, 16, 8, 2, dtype) | {"temperature": 3.0}
     yield small | {"query": small["query"] * 300}  # exp of such scores overflows
     yield qkv((1,), 1, 3, 4, 4, 3, dtype)  # one query
     yield qkv((2,), 3, 1, 4, 2, 4, dtype)  # one key
-    strided = transposed(qkv((3, 2), 4, 5, 8, 6, 5, dtype))
+    strided = transposed(qkv((3, 2), 4, 5, 16, 6, 5, dtype))
     yield strided | {"temperature": 0.25}
     silent = qkv((), 3, 4, 4, 4, 6, dtype)
     silent["query"][1] = 0.0  # a query that asks for nothing: equal shares
     yield silent | {"query": silent["query"] * 3}
     yield qkv((2,), 4, 6, 9, 5, 7, dtype)  # a shape seen before
+    if dtype == torch.float32:  # no square: the whole part of the root is no root
+        yield qkv((), 3, 4, 8, 5, 8, dtype)
 
 
 def at_any_temperature(mistake):
@@ -270,6 +274,11 @@ def attention_half(query, key, value):
 
 
 @at_any_temperature
+def attention_minus_half(query, key, value):  # d ** -1 / 2
+    return scaled_by(query, key, value, 0.5 / query.shape[-1])
+
+
+@at_any_temperature
 def attention_key_not_turned(query, key, value):
     """query @ key pairs features with words: swap the last two axes of key, key.mT."""
     return _softmax_read(query @ key, query, value)
@@ -343,7 +352,7 @@ EXERCISE = Exercise(
             attention_number_of_keys,
             attention_number_of_queries,
         ),
-        "** 1 / 2 is not a root": attention_half,
+        "** 1 / 2 is not a root": (attention_half, attention_minus_half),
         "key not transposed": attention_key_not_turned,
         "key reshaped, not transposed": attention_key_reshaped,
         "a causal mask": attention_causal,

@@ -9,13 +9,13 @@ from utils.exercises.engine import Exercise
 from utils.exercises.lesson_01.exercise_1 import softmax_not_normalised
 from utils.exercises.lesson_01.exercise_2 import qkv, scaled_by, score, transposed
 from utils.exercises.lesson_01.exercise_3 import (
-    additive,
     every_score_zero,
     hide,
     masked_attention,
     past_mask,
     tall_last_key,
 )
+from utils.exercises.lesson_01.mending import additive
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -26,16 +26,16 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def causal_trials(dtype):
-    yield qkv((), 4, 4, 8, 6, 0, dtype)
-    yield qkv((2,), 3, 5, 8, 6, 1, dtype)
+    yield qkv((), 4, 4, 16, 6, 0, dtype)
+    yield qkv((2,), 3, 5, 9, 6, 1, dtype)
     yield every_score_zero(dtype)
     yield tall_last_key(dtype)
-    large = qkv((), 3, 4, 8, 6, 19, dtype)  # first query: below -37,000
+    large = qkv((), 3, 4, 16, 6, 31, dtype)  # first query: below -37,000
     yield large | {name: large[name] * 170 for name in ("query", "key")}
     yield qkv((2, 3), 1, 5, 4, 4, 3, dtype)  # the newest word alone
     yield qkv((), 1, 1, 4, 4, 4, dtype)
-    yield transposed(qkv((3, 2), 4, 6, 8, 6, 5, dtype))
-    yield qkv((2,), 3, 5, 8, 6, 6, dtype)  # a shape seen before
+    yield transposed(qkv((3, 2), 4, 6, 16, 6, 5, dtype))
+    yield qkv((2,), 3, 5, 9, 6, 6, dtype)  # a shape seen before
     yield qkv((), 2, 20, 4, 4, 8, dtype)  # long
 
 

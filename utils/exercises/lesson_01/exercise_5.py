@@ -180,6 +180,10 @@ def future_turned(attend):
     return not reads_the_future(attend)
 
 
+def future_turned_in_the_loop(attend):
+    return not all(_moves_before(attend, word) for word in range(1, WORDS))
+
+
 def future_always(attend):
     """You call every function a leak, even one that is right. The output of the
     changed word itself may move: compare the earlier ones alone. Start each time from a
@@ -199,14 +203,26 @@ def future_values_only(attend):
     return _moved(attend, lambda q, k, v, word: (q, k, _changed(v, word)))
 
 
+def future_keys_not_changed(attend):
+    return _moved(attend, lambda q, k, v, w: (_changed(q, w), k, _changed(v, w)))
+
+
 def future_keys_only(attend):
     """The later values are read, too: change them as well."""
     return _moved(attend, lambda q, k, v, word: (q, _changed(k, word), v))
 
 
+def future_values_not_changed(attend):
+    return _moved(attend, lambda q, k, v, w: (_changed(q, w), _changed(k, w), v))
+
+
 def future_last_word_only(attend):
     """A leak of any other word is not felt: change one word after another."""
     return _moves_before(attend, WORDS - 1)
+
+
+def future_second_word_only(attend):  # as `return` in the loop, whatever it found
+    return _moves_before(attend, 1)
 
 
 def future_middle_word_only(attend):
@@ -241,6 +257,12 @@ def future_cut_off(attend):
     whole = attend(x, x, x)
     starts = (x[:words] for words in range(1, WORDS))
     return not all(torch.allclose(attend(s, s, s), whole[: len(s)]) for s in starts)
+
+
+def future_last_cut_off(attend):
+    x = randn(WORDS, 4, seed=0, dtype=torch.float64)
+    start = x[:-1]
+    return not torch.allclose(attend(start, start, start), attend(x, x, x)[:-1])
 
 
 def future_first_output_only(attend):
@@ -348,11 +370,12 @@ EXERCISE = Exercise(
     {
         "True for every function": future_always,
         "False for every function": future_never,
-        "the answer turned round": future_turned,
-        "only the values changed": future_values_only,
-        "only the keys changed": future_keys_only,
+        "the answer turned round": (future_turned, future_turned_in_the_loop),
+        "the keys not changed": (future_values_only, future_keys_not_changed),
+        "the values not changed": (future_keys_only, future_values_not_changed),
         "only one place changed": (
             future_last_word_only,
+            future_second_word_only,
             future_middle_word_only,
             future_second_half_only,
         ),
@@ -368,7 +391,7 @@ EXERCISE = Exercise(
         "a comparison too coarse": future_coarse,
         "the past changed, not the future": future_past_changed,
         "a text of two words": future_two_words,
-        "later words cut off": future_cut_off,
+        "later words cut off": (future_cut_off, future_last_cut_off),
         "only the first output compared": (
             future_first_output_only,
             future_first_word_kept,
