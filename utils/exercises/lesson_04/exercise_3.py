@@ -103,7 +103,7 @@ def _encodings() -> list[_Encoding]:
 
 
 def encoding_test(embed) -> bool:
-    """The reference: is the same added to all texts, and something new at each place?"""
+    """The reference: is the same added to all texts, and another vector per place?"""
     x = torch.randn(3, LONGEST, EMBED_DIM, generator=torch.Generator().manual_seed(0))
     return _verdict(embed, x, x[:2, :15] * 2)
 
