@@ -121,6 +121,22 @@ def divided_by_the_length(positions, embed_dim, base):
     return sinusoids(positions / len(positions), embed_dim, base)
 
 
+def as_copied(positions, embed_dim, base):
+    """Positions and base are arguments here; code from elsewhere has its own."""
+    return counted_anew(positions, embed_dim, 10000.0)
+
+
+def in_degrees(positions, embed_dim, base):
+    """The angle is in radians as it stands."""
+    return sinusoids(torch.deg2rad(positions), embed_dim, base)
+
+
+def divided_after_the_power(positions, embed_dim, base):
+    """2i / embed_dim is the exponent as a whole: put it in brackets."""
+    pair = torch.arange(0, embed_dim, 2).to(positions.dtype)
+    return _waves(positions, 1 / (base**pair / embed_dim))[:, :embed_dim]
+
+
 def only_sines(positions, embed_dim, base):
     """Odd features are cosines."""
     angles = positions[:, None] * _turns(positions, embed_dim, base)
@@ -175,6 +191,9 @@ EXERCISE = Exercise(
         "positions counted anew": counted_anew,
         "positions from 1": counted_from_one,
         "divided by the length": divided_by_the_length,
+        "positions and base of its own": as_copied,
+        "degrees": in_degrees,
+        "divided after the power": divided_after_the_power,
         "only sines": only_sines,
         "last sine lost": last_sine_lost,
         "one cosine too many": one_cosine_too_many,
@@ -182,4 +201,5 @@ EXERCISE = Exercise(
         "cosines do not fit an odd size": cosines_into_odd_columns,
         "positions in columns": positions_in_columns,
     },
+    gradients=False,
 )

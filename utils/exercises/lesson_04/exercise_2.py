@@ -84,6 +84,16 @@ def blocks_apart(frequencies, steps):
     return _turned(frequencies * steps)
 
 
+def never_back(frequencies, steps):
+    """Steps may be negative: then turn the other way, not not at all."""
+    return shift(frequencies, max(steps, 0))
+
+
+def without_sign(frequencies, steps):
+    """A negative number of steps turns the other way."""
+    return shift(frequencies, abs(steps))
+
+
 def of_wavelengths(frequencies, steps):
     """The angle is steps times the frequency, not divided by it."""
     return shift(1 / frequencies, steps)
@@ -121,9 +131,12 @@ EXERCISE = Exercise(
         "cosines alone": cosines_alone,
         "sines on the diagonal": sines_on_the_diagonal,
         "the blocks apart": blocks_apart,
+        "no step back": never_back,
+        "steps without their sign": without_sign,
         "divided by the frequency": of_wavelengths,
         "a 2π too many": in_whole_turns,
         "waves instead of a matrix": position_itself,
         "frequencies reversed": pairs_reversed,
     },
+    gradients=False,
 )

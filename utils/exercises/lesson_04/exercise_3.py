@@ -192,6 +192,38 @@ def tests_exactly(embed):
     return torch.equal(added[0], added[1]) and encoding_test(embed)
 
 
+def tests_only_the_sentences(embed):
+    x = _text()
+    added = embed(x.clone()) - x
+    return torch.allclose(added[0], added[1], atol=1e-4)
+
+
+def tests_by_a_shuffle(embed):
+    """A shuffle shows whether order is added at all, not whether it is right."""
+    x, order = _text(1), torch.randperm(LONGEST)
+    return not torch.allclose(embed(x[:, order]), embed(x)[:, order], atol=1e-4)
+
+
+def tests_for_sines(embed):
+    """An encoding may be learned: ask for its properties, not for its numbers."""
+    x = _text()
+    return torch.allclose(embed(x.clone()), x + _waves()[:LONGEST], atol=1e-4)
+
+
+def tests_one_sentence_of_a_copy(embed):
+    def on_a_copy(x):
+        return embed(x.clone())
+
+    return tests_one_sentence(on_a_copy)
+
+
+def tests_one_short_length(embed):
+    x = _text(length=7)
+    added = embed(x.clone()) - x
+    alike = torch.allclose(added[0], added[1], atol=1e-4)
+    return alike and _all_different(added[0])
+
+
 def tests_only_the_places(embed):
     """All sentences, and all texts, must get the same vectors: compare them, too."""
     x = _text()
@@ -230,11 +262,13 @@ EXERCISE = Exercise(
     {
         "says yes to all": tests_shape,
         "refuses right ones": (tests_nothing, tests_exactly),
-        "one sentence only": tests_one_sentence,
+        "one sentence only": (tests_one_sentence, tests_one_sentence_of_a_copy),
         "zeros only": tests_zeros,
-        "one length only": tests_one_length,
+        "one length only": (tests_one_length, tests_one_short_length),
         "distant places not compared": (tests_short_texts, tests_neighbours),
-        "places not compared": tests_no_places,
+        "places not compared": (tests_no_places, tests_only_the_sentences),
+        "a shuffle": tests_by_a_shuffle,
+        "compared with the sines": tests_for_sines,
         "sentences not compared": tests_only_the_places,
         "tolerance too wide": tests_loosely,
         "gap too wide": tests_large_gaps,
