@@ -103,7 +103,7 @@ def _random_tokens(generator, batch: int, length: int, vocab_size: int) -> Tenso
     return torch.randint(vocab_size, (batch, length), generator=generator)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Corpus:
     """A text as ids, in two parts; `vocab[i]` is the token with id i.
 
@@ -119,7 +119,9 @@ class Corpus:
     def encode(self, text: str) -> Tensor:
         """Return the ids (tokens,) of a text; tokens that are not known are id 0."""
         number = {token: i for i, token in enumerate(self.vocab)}
-        return torch.tensor([number.get(t, 0) for t in _split(text, self.unit)]).long()
+        return torch.tensor(
+            [number.get(t, 0) for t in split_tokens(text, self.unit)]
+        ).long()
 
     def decode(self, ids) -> str:
         """Return the text of some ids (tokens,), white space and all."""
@@ -162,7 +164,7 @@ class Corpus:
 
 
 def python_docs(unit: str = "words", *, least: int = 2) -> Corpus:
-    """Return Python's own documentation (`pydoc_data.topics`), 400,000 characters.
+    """Return Python's own documentation (`pydoc_data.topics`) as a Corpus.
 
     unit: "words" (with the space before them, so that joining them gives the text) or
         "characters".
@@ -172,7 +174,7 @@ def python_docs(unit: str = "words", *, least: int = 2) -> Corpus:
     """
     from pydoc_data.topics import topics
 
-    train, validation = _parts([topics[name] for name in sorted(topics)])
+    train, validation = split_text([topics[name] for name in sorted(topics)])
     return make_corpus(train, validation, unit, least=least)
 
 
@@ -188,7 +190,7 @@ def make_corpus(
     ' a<unknown>'
     """
     check_size("least", least, least=1)
-    tokens, count = _split(train, unit), {}
+    tokens, count = split_tokens(train, unit), {}
     for token in tokens:
         count[token] = count.get(token, 0) + 1
     vocab = [UNKNOWN, *sorted(token for token in count if count[token] >= least)]
@@ -196,14 +198,14 @@ def make_corpus(
     return Corpus(unit, vocab, corpus.encode(train), corpus.encode(validation))
 
 
-def _split(text: str, unit: str) -> list[str]:
+def split_tokens(text: str, unit: str) -> list[str]:
     """Return the tokens of a text; joined, they are the text."""
     if unit not in ("words", "characters"):
         raise ValueError(f'unit is {unit!r}; it is "words" or "characters".')
     return WORD.findall(text) if unit == "words" else list(text)
 
 
-def _parts(texts: list[str], share: float = 0.1) -> tuple[str, str]:
+def split_text(texts: list[str], share: float = 0.1) -> tuple[str, str]:
     """Return (training text, validation text): the last paragraphs are validation.
 
     Every paragraph stands in it once, whatever its indentation.

@@ -257,7 +257,7 @@ def test_tables_as_drawn():
     learned, t5 = Learned(100, 64), T5Bias(H)
     assert learned.table.shape == (100, 64) and t5.table.shape == (32, H)
     assert 0.019 < learned.table.std() < 0.021 and abs(learned.table.mean()) < 0.002
-    assert (t5.table == 0).all()
+    assert (t5.table == 0).all() and t5.first == t5_first_distances(32, 128)
     nn.init.ones_(t5.table)
     nn.init.ones_(learned.table)
     t5.reset_parameters()

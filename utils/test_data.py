@@ -1,0 +1,198 @@
+"""The tasks ask what they say; the text's two parts share nothing but words."""
+
+import re
+
+import pytest
+import torch
+
+from utils import data
+from utils.data import IGNORED, first_token, python_docs, repeated_tokens, tokens_back
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+TASKS = {
+    "repeated_tokens": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9)),
+    "tokens_back": lambda g: tokens_back(g, 16, 20, 30, back=3),
+    "first_token": lambda g: first_token(g, 16, 20, 30),
+    "words": lambda g: WORDS.batch(g, 16, 20),
+    "characters": lambda g: CHARACTERS.batch(g, 16, 20),
+}
+WORDS, CHARACTERS = python_docs("words"), python_docs("characters")
+BOTH = pytest.mark.parametrize("corpus", [WORDS, CHARACTERS], ids=lambda c: c.unit)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_its_seed(task):
+    before = torch.get_rng_state()
+    (ids, targets), again, other = (TASKS[task](generator(s)) for s in (0, 0, 1))
+    assert ids.shape == targets.shape == (16, 20)
+    assert ids.dtype == targets.dtype == torch.int64
+    assert torch.equal(ids, again[0]) and torch.equal(targets, again[1])
+    assert not torch.equal(ids, other[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_same_numbers_on_every_machine():
+    """Whole numbers from a generator do not depend on the processor."""
+    assert first_token(generator(), 1, 8, 100)[0].tolist() == [
+        [44, 39, 33, 60, 63, 79, 27, 3]
+    ]
+    ids, _ = repeated_tokens(generator(), 1, 8, 100, periods=(2, 5))
+    assert ids.tolist() == [[44, 39, 33, 60, 63, 44, 39, 33]]
+
+
+def test_repeated_tokens_repeat():
+    ids, targets = repeated_tokens(generator(), 200, 24, 50, periods=(4, 8))
+    periods = []
+    for row, wanted in zip(ids.tolist(), targets.tolist()):
+        period = wanted.count(IGNORED) + 1  # the first target is the first repetition
+        assert row[period:] == row[:-period]
+        assert wanted[:-1] == [IGNORED] * (period - 1) + row[period:]
+        assert wanted[-1] == row[24 - period]
+        periods.append(period)
+    assert set(periods) == {4, 5, 6, 7, 8}
+    first = ids[:, :4].flatten()  # all of them are drawn, and equally often
+    assert set(first.tolist()) == set(range(50)) and first.bincount().max() < 40
+
+
+def test_rows_too_short_to_repeat_ask_nothing():
+    ids, targets = repeated_tokens(generator(), 4, 5, 9, periods=(8, 8))
+    assert ids.shape == (4, 5) and (targets == IGNORED).all()
+
+
+@pytest.mark.parametrize("back", [0, 1, 3, 30])
+def test_tokens_back(back):
+    ids, targets = tokens_back(generator(), 4, 10, 9, back=back)
+    for i in range(10):
+        wanted = ids[:, i - back] if i >= back else torch.full((4,), IGNORED)
+        assert torch.equal(targets[:, i], wanted)
+
+
+def test_first_token():
+    ids, targets = first_token(generator(), 4, 10, 9)
+    assert all(torch.equal(targets[:, i], ids[:, 0]) for i in range(10))
+
+
+@pytest.mark.parametrize(
+    "error, says, call",
+    [
+        (TypeError, "generator is 0; give", lambda: first_token(0, 1, 2, 3)),
+        (ValueError, "vocab_size is 0", lambda: first_token(generator(), 1, 2, 0)),
+        (ValueError, "back is -1", lambda: tokens_back(generator(), 1, 2, 3, back=-1)),
+        (
+            ValueError,
+            "longest period is 3; it must be at least 4",
+            lambda: repeated_tokens(generator(), 1, 2, 3, periods=(4, 3)),
+        ),
+        (ValueError, "unit is 'letters'", lambda: python_docs("letters")),
+        (ValueError, "least is 0", lambda: python_docs(least=0)),
+        (ValueError, "part is 'test'", lambda: WORDS.windows(8, "test")),
+        (ValueError, "length is 0", lambda: WORDS.windows(0)),
+        (ValueError, "do not fit", lambda: WORDS.batch(generator(), 1, 10**6)),
+    ],
+)
+def test_what_cannot_be_is_refused(error, says, call):
+    with pytest.raises(error, match=says):
+        call()
+
+
+def parts():
+    """Return the two texts that the corpus is made of."""
+    from pydoc_data.topics import topics
+
+    return data.split_text([topics[name] for name in sorted(topics)])
+
+
+def paragraphs(text):
+    return {" ".join(p.split()) for p in re.split(r"\n\s*\n", text)}
+
+
+def test_no_paragraph_is_in_both_parts_or_twice():
+    train, validation = parts()
+    assert not paragraphs(train) & paragraphs(validation)
+    for text in (train, validation):
+        assert len(paragraphs(text)) == len(re.split(r"\n\s*\n", text))
+    assert 0.08 < len(validation) / len(train + validation) < 0.12
+    assert len(train + validation) > 250_000
+
+
+@BOTH
+def test_the_parts_of_a_corpus_are_these_texts(corpus):
+    """Joined tokens give the text back, but for the unknown ones."""
+    for text, ids in zip(parts(), (corpus.train, corpus.validation)):
+        tokens = data.split_tokens(text, corpus.unit)
+        assert "".join(tokens) == text and len(tokens) == len(ids)
+        known = set(corpus.vocab)
+        expected = [t if t in known else data.UNKNOWN for t in tokens]
+        assert [corpus.vocab[i] for i in ids.tolist()] == expected
+        assert corpus.decode(ids[:50]) == "".join(expected[:50])
+
+
+@BOTH
+def test_the_vocabulary_is_made_of_the_training_part_alone(corpus):
+    in_training = data.split_tokens(parts()[0], corpus.unit)
+    assert set(corpus.vocab[1:]) <= set(in_training)
+    assert corpus.vocab[1:] == sorted(set(corpus.vocab[1:]))
+    counts = corpus.train.bincount(minlength=len(corpus.vocab))
+    assert (counts[1:] >= 2).all()
+    if corpus.unit == "words":  # the unknown word is trained, and met in validation
+        assert counts[0] > 100 and (corpus.validation == 0).float().mean() > 0.01
+
+
+def test_the_vocabulary_does_not_know_what_only_validation_says():
+    corpus = data.make_corpus("one two one two", " three three three", least=1)
+    assert corpus.vocab == [data.UNKNOWN, " one", " two", "one"]
+    assert corpus.validation.tolist() == [0, 0, 0]
+    assert corpus.encode(" two three").tolist() == [2, 0]
+    assert corpus.encode("").shape == (0,) and corpus.decode([]) == ""
+
+
+def rows_of(ids, length):
+    return {tuple(row) for row in ids.unfold(0, length, 1).tolist()}
+
+
+@BOTH
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_no_window_leaves_its_part(corpus, part):
+    """Every window is a run of its part, next token included; so none crosses."""
+    ids = getattr(corpus, part)[:600]
+    few = data.Corpus(corpus.unit, corpus.vocab, **{
+        name: ids if name == part else torch.full((600,), -7)
+        for name in ("train", "validation")
+    })  # fmt: skip
+    runs = rows_of(ids, 9)
+    for inputs, targets in (
+        few.batch(generator(), 20_000, 8, part),
+        few.windows(8, part),
+    ):
+        rows = torch.cat([inputs, targets[:, -1:]], dim=1)
+        assert {tuple(row) for row in rows.tolist()} <= runs
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    drawn, _ = few.batch(generator(), 20_000, 8, part)
+    starts = {tuple(row) for row in drawn.tolist()}
+    assert starts == rows_of(ids[:-1], 8)  # and every window can be drawn
+
+
+def test_batches_are_of_the_training_part_unless_said():
+    corpus = data.Corpus("words", [], torch.zeros(50).long(), torch.ones(50).long())
+    assert (corpus.batch(generator(), 9, 5)[1] == 0).all()
+    assert (corpus.batch(generator(), 9, 5, "validation")[1] == 1).all()
+    assert (corpus.windows(5)[0] == 1).all() and (
+        corpus.windows(5, "train")[0] == 0
+    ).all()
+
+
+def test_windows_cover_the_part_once():
+    corpus = data.Corpus("words", [], torch.arange(3), torch.arange(23))
+    inputs, targets = corpus.windows(5)
+    assert inputs.flatten().tolist() == list(range(20))
+    assert targets.flatten().tolist() == list(range(1, 21))
+    assert data.Corpus("", [], torch.arange(3), torch.arange(21)).windows(5)[
+        0
+    ].shape == (4, 5)
+    assert data.Corpus("", [], torch.arange(3), torch.arange(20)).windows(5)[
+        0
+    ].shape == (3, 5)
