@@ -1,0 +1,279 @@
+"""Exercise 4.3: write the test of an encoding."""
+
+import torch
+from torch import Tensor
+
+from utils.exercises.engine import Exercise, randn
+from utils.positions import sinusoidal
+
+LONGEST, EMBED_DIM = 40, 24
+
+
+class _Encoding:
+    """A function that cannot be looked into: x (batch, length, 24) -> the same shape.
+
+    add(x, table) -> what it returns; in_place: and writes that into x.
+    """
+
+    def __init__(self, name, add, table=None, *, in_place=False):
+        self.__name__ = name
+        self.add, self.in_place = add, in_place
+        self.table = _waves() if table is None else table
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dim() != 3 or x.shape[-1] != EMBED_DIM or x.shape[1] > LONGEST:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; give (batch, length, 24), length at "
+                "most 40."
+            )
+        given = x if x.is_floating_point() else x.float()
+        encoded = self.add(given, self.table.to(given.dtype))
+        if self.in_place:
+            x.copy_(encoded)
+        return encoded
+
+
+def _waves():
+    return sinusoidal(10 * LONGEST, EMBED_DIM)
+
+
+def _table(seed, size):
+    return size * randn(10 * LONGEST, EMBED_DIM, seed=seed, dtype=torch.float32)
+
+
+def _by_place(x, table):
+    return x + table[: x.shape[1]]
+
+
+def _by_sentence(x, table):
+    return x + table[: x.shape[0], None]
+
+
+def _alike(x, table):
+    return x + table[0]
+
+
+def _by_share(x, table):
+    places = torch.arange(x.shape[1]) * (LONGEST // x.shape[1])
+    return x + table[places]
+
+
+def _from_the_end(x, table):
+    return x + table[: x.shape[1]].flip(0)
+
+
+def _again_after_eight(x, table):
+    return x + table[torch.arange(x.shape[1]) % 8]
+
+
+def _first_sentence(x, table):
+    return torch.cat([x[:1] + table[: x.shape[1]], x[1:]])
+
+
+def _on_and_on(x, table):
+    places = torch.arange(x.shape[0] * x.shape[1]) % len(table)
+    return x + table[places].view(*x.shape[:2], -1)
+
+
+def _multiplied(x, table):
+    return x * table[: x.shape[1]]
+
+
+def _normalised(x, table):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:]) + table[: x.shape[1]]
+
+
+def _encodings() -> list[_Encoding]:
+    """Right ones and wrong ones."""
+    return [
+        _Encoding("an encoding of sines", _by_place),
+        _Encoding("a learned encoding", _by_place, _table(1, 1.0)),
+        _Encoding("a learned encoding, small", _by_place, _table(2, 0.02)),
+        _Encoding("an encoding of the sentence, not the place", _by_sentence),
+        _Encoding("an encoding with one vector for all places", _alike),
+        _Encoding("an encoding that depends on the length", _by_share),
+        _Encoding("an encoding that counts from the end", _from_the_end),
+        _Encoding("an encoding that begins anew after 8 places", _again_after_eight),
+        _Encoding("an encoding of the first sentence alone", _first_sentence),
+        _Encoding("an encoding that counts on into the next sentence", _on_and_on),
+        _Encoding("an encoding that is multiplied", _multiplied),
+        _Encoding("an encoding that changes the words", _normalised),
+        _Encoding("an encoding that edits its input", _by_place, in_place=True),
+    ]
+
+
+def encoding_test(embed) -> bool:
+    """The reference: is the same added to all texts, and another vector per place?"""
+    x = torch.randn(3, LONGEST, EMBED_DIM, generator=torch.Generator().manual_seed(0))
+    return _verdict(embed, x, x[:2, :15] * 2)
+
+
+def _verdict(embed, x, short, *, atol=1e-4, gap=1e-2):
+    given = x.clone()
+    added = embed(x) - given
+    if not torch.equal(x, given):
+        return False
+    before = short.clone()
+    less = embed(short) - before
+    alike = torch.allclose(added, added[:1].expand_as(added), atol=atol)
+    kept = torch.allclose(less, added[:1, : less.shape[1]].expand_as(less), atol=atol)
+    return alike and kept and _all_different(added[0], gap)
+
+
+def _all_different(rows, gap=1e-2) -> bool:
+    far = torch.cdist(rows, rows) + 1e3 * torch.eye(len(rows))
+    return bool(far.min() > gap)
+
+
+def test_inputs(dtype):
+    for embed in _encodings() if dtype == torch.float32 else ():
+        yield {"embed": embed}
+
+
+test_inputs.__test__ = False  # its name begins with "test", and pytest collects such
+
+
+def _text(batch=3, length=LONGEST):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(batch, length, EMBED_DIM, generator=generator)
+
+
+def tests_shape(embed):
+    """Right and wrong ones return the same shape: look at what was added."""
+    x = _text()
+    return embed(x).shape == x.shape
+
+
+def tests_nothing(embed):
+    """Right ones fail, too. (x + p) - x is p only up to rounding: torch.allclose with
+    an atol."""
+    return False
+
+
+def tests_one_sentence(embed):
+    """With a single sentence none can differ from another: take two or more."""
+    return _verdict(embed, _text(1), _text(1)[:, :15] * 2)
+
+
+def tests_zeros(embed):
+    """Of zeros one cannot see what is done to the words: try random x."""
+    return _verdict(embed, _text() * 0, _text()[:2, :15] * 0)
+
+
+def tests_one_length(embed):
+    """A place must get the same vector in a shorter text: try two lengths."""
+    return _verdict(embed, _text(), _text()[:2] * 2)
+
+
+def tests_short_texts(embed):
+    """Places far apart may share a vector: compare all places of a text of 40 words."""
+    return _verdict(embed, _text(length=8), _text()[:2, :5] * 2)
+
+
+def tests_neighbours(embed):
+    x = _text()
+    added = embed(x.clone()) - x
+    near = bool((added[0, 1:] - added[0, :-1]).norm(dim=-1).min() > 1e-2)
+    return near and _but_for_the_places(embed)
+
+
+def _but_for_the_places(embed):
+    return _verdict(embed, _text(), _text()[:2, :15] * 2, gap=-1.0)
+
+
+def tests_no_places(embed):
+    """Every place needs a vector of its own: compare the rows with each other."""
+    return _but_for_the_places(embed)
+
+
+def tests_exactly(embed):
+    x = _text()
+    added = embed(x.clone()) - x
+    return torch.equal(added[0], added[1]) and encoding_test(embed)
+
+
+def tests_only_the_sentences(embed):
+    x = _text()
+    added = embed(x.clone()) - x
+    return torch.allclose(added[0], added[1], atol=1e-4)
+
+
+def tests_by_a_shuffle(embed):
+    """A shuffle shows whether order is added at all, not whether it is right."""
+    x, order = _text(1), torch.randperm(LONGEST)
+    return not torch.allclose(embed(x[:, order]), embed(x)[:, order], atol=1e-4)
+
+
+def tests_for_sines(embed):
+    """An encoding may be learned: ask for its properties, not for its numbers."""
+    x = _text()
+    return torch.allclose(embed(x.clone()), x + _waves()[:LONGEST], atol=1e-4)
+
+
+def tests_one_sentence_of_a_copy(embed):
+    def on_a_copy(x):
+        return embed(x.clone())
+
+    return tests_one_sentence(on_a_copy)
+
+
+def tests_one_short_length(embed):
+    x = _text(length=7)
+    added = embed(x.clone()) - x
+    alike = torch.allclose(added[0], added[1], atol=1e-4)
+    return alike and _all_different(added[0])
+
+
+def tests_only_the_places(embed):
+    """All sentences, and all texts, must get the same vectors: compare them, too."""
+    x = _text()
+    return _all_different((embed(x.clone()) - x)[0])
+
+
+def tests_loosely(embed):
+    """A tolerance of 1 hides vectors of size 1: try atol=1e-4."""
+    return _verdict(embed, _text(), _text()[:2, :15] * 2, atol=3.0)
+
+
+def tests_large_gaps(embed):
+    """Vectors may be small and still be different: ask for a smaller gap."""
+    return _verdict(embed, _text(), _text()[:2, :15] * 2, gap=0.5)
+
+
+def tests_a_copy(embed):
+    """The caller still needs x: compare it with a copy made before the call."""
+
+    def on_a_copy(x):
+        return embed(x.clone())
+
+    return encoding_test(on_a_copy)
+
+
+def tests_upside_down(embed):
+    """True means that the encoding is right."""
+    return not encoding_test(embed)
+
+
+EXERCISE = Exercise(
+    "4.3",
+    "Write the test",
+    encoding_test,
+    test_inputs,
+    {
+        "says yes to all": tests_shape,
+        "refuses right ones": (tests_nothing, tests_exactly),
+        "one sentence only": (tests_one_sentence, tests_one_sentence_of_a_copy),
+        "zeros only": tests_zeros,
+        "one length only": (tests_one_length, tests_one_short_length),
+        "distant places not compared": (tests_short_texts, tests_neighbours),
+        "places not compared": (tests_no_places, tests_only_the_sentences),
+        "a shuffle": tests_by_a_shuffle,
+        "compared with the sines": tests_for_sines,
+        "sentences not compared": tests_only_the_places,
+        "tolerance too wide": tests_loosely,
+        "gap too wide": tests_large_gaps,
+        "x not looked at afterwards": tests_a_copy,
+        "upside down": tests_upside_down,
+    },
+    gradients=False,
+)
