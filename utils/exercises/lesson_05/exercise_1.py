@@ -121,6 +121,19 @@ def alibi_keys_backwards(num_heads, queries, keys):
     return alibi(num_heads, queries, keys).flip(-1)
 
 
+def alibi_square(num_heads, queries, keys):
+    """There may be more keys than queries: a column for each key, a row per query."""
+    return alibi(num_heads, queries, queries)
+
+
+def alibi_all_keys(num_heads, queries, keys):
+    return alibi(num_heads, keys, keys)
+
+
+def alibi_of_the_page(num_heads, queries, keys):
+    return alibi_paper(num_heads, queries, queries)
+
+
 def alibi_one_slope(num_heads, queries, keys):
     """Every head has a slope of its own."""
     ahead = relative_positions(queries, keys).clamp(max=0)
@@ -146,6 +159,7 @@ EXERCISE = Exercise(
         "-inf in the future": alibi_masked,
         "distances from 1": alibi_from_distance_1,
         "keys backwards": alibi_keys_backwards,
+        "as many queries as keys": (alibi_square, alibi_all_keys, alibi_of_the_page),
         "one slope for all": alibi_one_slope,
     },
     gradients=False,

@@ -101,7 +101,7 @@ def bucket_not_divided(relative, exact, wide, max_distance):
 
 
 def bucket_partly_divided(relative, exact, wide, max_distance):
-    """max_distance is counted from `exact`, too: divide by log(max_distance / exact)."""
+    """max_distance counts from `exact`, too: divide by log(max_distance / exact)."""
     return _bucket(_past(relative), exact, wide, full=max_distance)
 
 
@@ -121,6 +121,14 @@ def bucket_linear(relative, exact, wide, max_distance):
 def bucket_all_exact(relative, exact, wide, max_distance):
     """Every bucket holds one distance here; the wide ones hold more and more."""
     return _past(relative).clamp(max=exact + wide - 1)
+
+
+def bucket_no_buckets(relative, exact, wide, max_distance):
+    return _past(relative)
+
+
+def bucket_up_to_max_distance(relative, exact, wide, max_distance):
+    return _past(relative).clamp(max=max_distance)
 
 
 def bucket_all_wide(relative, exact, wide, max_distance):
@@ -158,7 +166,11 @@ EXERCISE = Exercise(
         "max_distance not divided": bucket_partly_divided,
         "exact not added": bucket_without_exact,
         "wide buckets of one width": bucket_linear,
-        "every distance a bucket": bucket_all_exact,
+        "every distance a bucket": (
+            bucket_all_exact,
+            bucket_no_buckets,
+            bucket_up_to_max_distance,
+        ),
         "no exact buckets": bucket_all_wide,
         "buckets for the future": bucket_two_directions,
         "numbered from 1": bucket_from_1,

@@ -116,6 +116,27 @@ def turn_double_exponent(x, positions, base):
     return _with_frequencies(x, positions, lambda at: base ** (-4 * at))
 
 
+def turn_undivided(x, positions, base):
+    """The exponent is -2i / head_dim; here it is not divided by head_dim."""
+    return _with_frequencies(x, positions, lambda at: base ** (-2 * at * x.shape[-1]))
+
+
+def turn_undivided_counted(x, positions, base):
+    return _with_frequencies(x, positions, lambda at: base ** (-at * x.shape[-1]))
+
+
+def turn_written_apart(x, positions, base):
+    """Both members of a pair go back to their own places, i and i + head_dim / 2; here
+    they are laid side by side."""
+    a, b = turn(x, positions, base).chunk(2, dim=-1)
+    return torch.stack([a, b], dim=-1).flatten(-2)
+
+
+def turn_exchanged(x, positions, base):
+    """The two members of each pair have changed places."""
+    return turn(x, positions, base).roll(x.shape[-1] // 2, dims=-1)
+
+
 def turn_growing(x, positions, base):
     """The exponent is negative: later pairs turn more slowly."""
     return _with_frequencies(x, positions, lambda at: base ** (2 * at))
@@ -157,6 +178,9 @@ EXERCISE = Exercise(
         "positions from 1": turn_from_1,
         "half the exponent": turn_half_exponent,
         "twice the exponent": turn_double_exponent,
+        "not divided by head_dim": (turn_undivided, turn_undivided_counted),
+        "pairs written side by side": turn_written_apart,
+        "members exchanged": turn_exchanged,
         "faster and faster": turn_growing,
         "one frequency": turn_one_frequency,
         "base not used": turn_base,

@@ -152,6 +152,34 @@ def tests_near(turn):
     return together and not torch.allclose(apart, here, atol=1e-2)
 
 
+def tests_near_together(turn):
+    x, positions = _text(), torch.arange(12)
+    here = _scores(turn, x, positions)
+    return torch.allclose(_scores(turn, x, positions + 1), here, atol=1e-2)
+
+
+def tests_apart(turn):
+    """That something changes with the positions is true of wrong ones, too. Move all
+    tokens together, and nothing must change."""
+    x, positions = _text(), torch.arange(12)
+    apart, here = _scores(turn, x, 2 * positions), _scores(turn, x, positions)
+    return not torch.allclose(apart, here, atol=1e-2)
+
+
+def tests_difference(turn):
+    x, positions = _text(), torch.arange(12)
+    return not torch.allclose(turn(x, positions), x, atol=1e-2)
+
+
+def tests_narrowly(turn):
+    """In single precision an angle of 1000 radians is off by 1e-5: try atol=1e-2."""
+    x, positions = _text(), torch.arange(12)
+    here = _scores(turn, x, positions)
+    together = torch.allclose(_scores(turn, x, positions + 1001), here, atol=1e-6)
+    apart = _scores(turn, x, 2 * positions)
+    return together and not torch.allclose(apart, here, atol=1e-6)
+
+
 def tests_position_0(turn):
     """At position 0 nothing turns, in most of the wrong ones either."""
     x = _text()
@@ -163,6 +191,12 @@ def tests_exactly(turn):
     here = _scores(turn, x, positions)
     together = torch.equal(_scores(turn, x, positions + 300), here)
     return together and not torch.equal(_scores(turn, x, 2 * positions), here)
+
+
+def tests_exactly_together(turn):
+    x, positions = _text(), torch.arange(12)
+    here = _scores(turn, x, positions)
+    return torch.equal(_scores(turn, x, positions + 300), here)
 
 
 def tests_loosely(turn):
@@ -205,12 +239,18 @@ EXERCISE = Exercise(
     turns,
     {
         "says yes to all": tests_shape,
-        "refuses right ones": (tests_nothing, tests_exactly),
+        "refuses right ones": (
+            tests_nothing,
+            tests_exactly,
+            tests_exactly_together,
+        ),
         "lengths only": (tests_norms, tests_far_norms, tests_itself),
         "moved together only": tests_together,
-        "moved too little": tests_near,
+        "moved apart only": (tests_apart, tests_difference),
+        "moved too little": (tests_near, tests_near_together),
         "position 0 only": tests_position_0,
         "tolerance too wide": tests_loosely,
+        "tolerance too narrow": tests_narrowly,
         "one layout or base only": (tests_halves_only, tests_one_layout),
         "upside down": tests_upside_down,
     },

@@ -141,6 +141,24 @@ def step_keeps_plain(turn, query, key, value, kept_keys, kept_values, seen):
     return output, torch.cat([kept_keys, key], dim=-2), values
 
 
+def step_reads_plain(turn, query, key, value, kept_keys, kept_values, seen):
+    keys = torch.cat([kept_keys, key], dim=-2)
+    values = torch.cat([kept_values, value], dim=-2)
+    mask = causal_mask(query.shape[-2], keys.shape[-2])
+    query = turn(query, seen + _count(key))
+    return scaled_dot_product_attention(query, keys, values, mask)[0], keys, values
+
+
+def step_plain_queries(turn, query, key, value, kept_keys, kept_values, seen):
+    """The queries are not turned; they must turn as the keys do."""
+    at, kept = seen + _count(key), (kept_keys, kept_values)
+
+    def turns_keys_only(x, positions):
+        return x if x is query else turn(x, positions)
+
+    return _step(turns_keys_only, query, key, value, *kept, at_query=at, at_key=at)
+
+
 def step_turns_values(turn, query, key, value, kept_keys, kept_values, seen):
     """Values are not turned: what is read would depend on where it was read."""
     at, kept = seen + _count(key), (kept_keys, kept_values)
@@ -197,7 +215,8 @@ EXERCISE = Exercise(
         "new keys restart at 0": step_queries_only,
         "queries restart at 0": step_keys_only,
         "kept keys turned again": (step_turns_kept, step_turns_all),
-        "new keys kept unturned": step_keeps_plain,
+        "new keys kept unturned": (step_keeps_plain, step_reads_plain),
+        "queries not turned": step_plain_queries,
         "values turned": step_turns_values,
         "no mask among the new": step_no_mask,
         "mask in the upper corner": step_upper_mask,
