@@ -77,7 +77,7 @@ def test_the_check_can_fail(length, stored):
         == (task, scheme, "as trained", seed)
     )
     assert length.misfits(stored, own) == []
-    for other in ("learned", "sinusoidal", "none", "ALiBi", "T5"):
+    for other in ("learned", "sinusoidal", "none", "rotary", "ALiBi"):
         parts = next(
             run["parts"]
             for run in stored["runs"]
