@@ -1,0 +1,325 @@
+"""Train short, test long: three tasks, six position schemes, eight seeds each.
+
+usage: python assets/studies/length.py            every run, into length.json
+       python assets/studies/length.py --check    one run again: is it as stored?
+
+Every model is trained on texts of L tokens and tested on texts of 4 L, in sixteen parts
+of L / 4 positions. The whole study takes about fifteen minutes on one core; lesson 05
+plots what is stored.
+"""
+
+import copy
+import json
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from utils.data import first_token, python_docs, tokens_back  # noqa: E402
+from utils.models import CausalLM  # noqa: E402
+from utils.positions import (  # noqa: E402
+    ALiBi,
+    Learned,
+    NoPE,
+    Rotary,
+    Sinusoidal,
+    T5Bias,
+    relative_positions,
+)
+from utils.training import train, train_many  # noqa: E402
+
+STORED = Path(__file__).with_suffix(".json")
+SEEDS = list(range(8))
+VOCAB, BACK = 32, 3  # of the two tasks with random tokens
+DIM, HEADS, LAYERS, BATCH, STEPS = 64, 4, 2, 16, 400
+LONGER, PARTS = 4, 16  # tested on texts LONGER times as long, in so many parts
+ROWS = 256  # texts in a test
+SETTINGS = {
+    "vocab_size": VOCAB,
+    "back": BACK,
+    "embed_dim": DIM,
+    "num_heads": HEADS,
+    "num_layers": LAYERS,
+    "batch": BATCH,
+    "steps": STEPS,
+    "learning_rate": 3e-3,
+    "length": {"3 back": 32, "first": 32, "characters": 64},
+    "longer": LONGER,
+    "parts": PARTS,
+    "rows": ROWS,
+}
+CHECKED = ("3 back", "T5", 0)  # --check repeats this run
+MARGIN = 0.1  # another CPU rounds otherwise, and training makes more of it
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: texts of `length` to train on, and a score of each part."""
+
+    name: str
+    length: int
+    vocab_size: int
+    batch: Callable  # batch(generator) -> (ids, targets)
+    test: tuple[Tensor, Tensor]  # ids, targets (rows, LONGER * length)
+
+
+def token_task(name: str, draw: Callable) -> Task:
+    """Return a task with random tokens; draw(generator, batch, length)."""
+    length = SETTINGS["length"][name]
+    unseen = draw(torch.Generator().manual_seed(10_000), ROWS, LONGER * length)
+    return Task(name, length, VOCAB, lambda g: draw(g, BATCH, length), unseen)
+
+
+def three_back() -> Task:
+    return token_task(
+        "3 back", lambda g, rows, length: tokens_back(g, rows, length, VOCAB, back=BACK)
+    )
+
+
+def first() -> Task:
+    return token_task(
+        "first", lambda g, rows, length: first_token(g, rows, length, VOCAB)
+    )
+
+
+def characters() -> Task:
+    """Next characters of Python's documentation.
+
+    A test window begins every `length` characters, so that the same characters are met
+    again `length` positions later: what changes from 0-L to L-2L is the position alone.
+    """
+    length, corpus = SETTINGS["length"]["characters"], python_docs("characters")
+    windows = corpus.validation.unfold(0, LONGER * length + 1, length)[:ROWS]
+    return Task(
+        "characters",
+        length,
+        len(corpus.vocab),
+        lambda g: corpus.batch(g, BATCH, length),
+        (windows[:, :-1], windows[:, 1:]),
+    )
+
+
+TASKS = {"3 back": three_back, "first": first, "characters": characters}
+
+
+class LearnedAsWords(Learned):
+    """A table drawn like this model's word vectors, from N(0, 1).
+
+    BERT and GPT-2 draw both from N(0, 0.02 ** 2). Next to vectors fifty times as large,
+    such a table learns "3 back" too slowly for this study.
+    """
+
+    def reset_parameters(self):
+        nn.init.normal_(self.table)
+
+
+class LouderT5(T5Bias):
+    """T5Bias with a table that counts ten times: AdamW then learns it ten times faster
+    (up to weight decay)."""
+
+    def bias(self, query_length, key_length):
+        return 10 * super().bias(query_length, key_length)
+
+
+class Windowed(Rotary):
+    """Rotary positions, and no key is read that is `window` back or farther."""
+
+    def __init__(self, head_dim, window):
+        super().__init__(head_dim)
+        self.window = window
+
+    def bias(self, query_length, key_length):
+        far = relative_positions(query_length, key_length) <= -self.window
+        return torch.zeros(far.shape).masked_fill(far, -torch.inf)[None, None]
+
+
+SCHEMES = {  # name -> scheme for a training length
+    "learned": lambda length: LearnedAsWords(LONGER * length, DIM),
+    "sinusoidal": lambda length: Sinusoidal(DIM),
+    "none": lambda length: NoPE(),
+    "rotary": lambda length: Rotary(DIM // HEADS),
+    "ALiBi": lambda length: ALiBi(HEADS),
+    "T5": lambda length: T5Bias(HEADS),
+}
+VARIANTS = {  # trained on "characters" only
+    "T5, louder": lambda length: LouderT5(HEADS),
+    "T5 16/32": lambda length: T5Bias(HEADS, num_buckets=16, max_distance=32),
+    "T5 16/32, louder": lambda length: LouderT5(HEADS, num_buckets=16, max_distance=32),
+}
+
+
+def changed_after_training(scheme: nn.Module, length: int) -> dict[str, nn.Module]:
+    """Return other schemes under which the same weights are tested, too."""
+    if isinstance(scheme, Rotary):
+        dim = DIM // HEADS
+        return {
+            "interpolated": Rotary(dim, scale=1 / LONGER),
+            "NTK": Rotary(dim, base=10000 * LONGER ** (dim / (dim - 2))),
+            "window L": Windowed(dim, length),
+            "window L/2": Windowed(dim, length // 2),
+        }
+    if isinstance(scheme, T5Bias) and len(scheme.first) == 32:
+        return {"filled": filled(scheme, length)}
+    return {}
+
+
+def filled(scheme: T5Bias, length: int) -> T5Bias:
+    """Return a copy whose never trained buckets repeat the last trained one."""
+    scheme = copy.deepcopy(scheme)
+    trained = sum(distance < length for distance in scheme.first)
+    with torch.no_grad():
+        scheme.table[trained:] = scheme.table[trained - 1]
+    return scheme
+
+
+def with_position(model: CausalLM, scheme: nn.Module) -> CausalLM:
+    """Return a copy of the model that asks another scheme for its positions."""
+    model = copy.deepcopy(model)
+    model.position = scheme
+    for block in model.blocks:
+        block.attention.position = scheme
+    return model
+
+
+def make_model(task: Task, scheme: Callable) -> CausalLM:
+    return CausalLM(task.vocab_size, DIM, HEADS, LAYERS, position=scheme(task.length))
+
+
+@torch.no_grad()
+def by_part(model: CausalLM, task: Task) -> list[float]:
+    """Return a number per part of the test: accuracy; of "characters" the loss."""
+    found, size = [], 32  # texts at once
+    for ids, targets in zip(task.test[0].split(size), task.test[1].split(size)):
+        logits = model(ids).mT  # (rows, vocab, length)
+        if task.name == "characters":
+            found.append(F.cross_entropy(logits, targets, reduction="none"))
+        else:
+            right = (logits.argmax(dim=1) == targets).float()
+            found.append(right.where(targets >= 0, torch.nan))
+    parts = torch.cat(found).unflatten(1, (PARTS, -1))  # (rows, parts, positions)
+    return [round(x, 4) for x in parts.nanmean(dim=(0, 2)).tolist()]
+
+
+def runs_of(task: Task, name: str, scheme: Callable):
+    """Yield what is stored of one scheme on one task: all seeds, all tests."""
+    models, histories = train_many(
+        lambda: make_model(task, scheme), task.batch, STEPS, SEEDS
+    )
+    for seed, model, history in zip(SEEDS, models, histories):
+        run = {"task": task.name, "scheme": name, "seed": seed, "tested": "as trained"}
+        last = sum(history.losses[-50:]) / 50
+        extra = {"training_loss": round(last, 4)}
+        if isinstance(model.position, T5Bias) and task.name == "characters":
+            bias = model.position.bias(1, LONGER * task.length)[
+                0, :, 0
+            ]  # (heads, keys)
+            at = [-1 - distance for distance in model.position.first if distance < 256]
+            extra["bias"] = [[round(x, 3) for x in h] for h in bias[:, at].tolist()]
+        yield run | extra | {"parts": by_part(model, task)}
+        changed = changed_after_training(model.position, task.length)
+        for tested, other in changed.items():
+            parts = by_part(with_position(model, other), task)
+            yield run | {"tested": tested, "parts": parts}
+
+
+def yardsticks() -> dict[str, float]:
+    """Return the validation loss of character counts, and of counts of pairs."""
+    corpus = python_docs("characters")
+    size, text, new = len(corpus.vocab), corpus.train, corpus.validation
+    single = torch.bincount(text, minlength=size) + 1.0
+    pair = torch.bincount(text[:-1] * size + text[1:], minlength=size**2) + 0.1
+    pair = pair.view(size, size)
+    return {
+        "counts": round(-(single / single.sum()).log()[new].mean().item(), 4),
+        "pairs": round(
+            -(pair / pair.sum(dim=1, keepdim=True))
+            .log()[new[:-1], new[1:]]
+            .mean()
+            .item(),
+            4,
+        ),
+    }
+
+
+def study() -> dict:
+    """Run everything; return what is stored."""
+    runs = []
+    for make_task in TASKS.values():
+        task = make_task()
+        schemes = SCHEMES | (VARIANTS if task.name == "characters" else {})
+        for name, scheme in schemes.items():
+            print(task.name, name, flush=True)
+            runs += runs_of(task, name, scheme)
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    versions["machine"] = platform.machine()
+    versions["cpu capability"] = torch.backends.cpu.get_cpu_capability()
+    return {
+        "study": "train short, test long",
+        "versions": versions,
+        "settings": SETTINGS,
+        "seeds": SEEDS,
+        "yardsticks": yardsticks(),
+        "runs": runs,
+    }
+
+
+def repeated() -> list[float]:
+    """Train the run that --check repeats, alone; return its parts."""
+    task_name, scheme, seed = CHECKED
+    task = TASKS[task_name]()
+    torch.manual_seed(seed)
+    model = make_model(task, SCHEMES[scheme])
+    train(model, task.batch, STEPS, seed=seed)
+    return by_part(model, task)
+
+
+def misfits(stored: dict, parts: list[float]) -> list[str]:
+    """Return what of a repeated run is not as stored, in words."""
+    said = []
+    if json.loads(json.dumps(SETTINGS)) != stored["settings"]:
+        said.append("the settings are not those with which the study was stored.")
+    task, scheme, _ = CHECKED
+    same = [
+        run["parts"]
+        for run in stored["runs"]
+        if (run["task"], run["scheme"], run["tested"]) == (task, scheme, "as trained")
+    ]
+    if len(same) != len(SEEDS):
+        return [*said, f"{len(same)} runs of {task}, {scheme} are stored."]
+    for i, (value, column) in enumerate(zip(parts, zip(*same))):
+        low, high = min(column) - MARGIN, max(column) + MARGIN
+        if not low <= value <= high:
+            said.append(f"part {i}: {value:.2f} is not in {low:.2f} to {high:.2f}.")
+    return said
+
+
+def written(result: dict) -> str:
+    """Return the study as JSON, a line for each run."""
+    head = {name: value for name, value in result.items() if name != "runs"}
+    lines = ",\n".join(json.dumps(run) for run in result["runs"])
+    return f'{json.dumps(head, indent=1)[:-2]},\n "runs": [\n{lines}\n]}}\n'
+
+
+def main(arguments: list[str]) -> int:
+    torch.set_num_threads(1)
+    if arguments == ["--check"]:
+        said = misfits(json.loads(STORED.read_text(encoding="utf-8")), repeated())
+        print("\n".join(said) or f"{', '.join(map(str, CHECKED))}: as stored.")
+        return bool(said)
+    if arguments:
+        print(__doc__)
+        return 2
+    STORED.write_text(written(study()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
