@@ -152,6 +152,14 @@ def check_heads(layer) -> None:
         raise TypeError(
             f"position is {layer.position!r}; give an object with rotate() and bias()."
         )
+    head_dim = layer.embed_dim // layer.num_heads
+    for name, size in (("num_heads", layer.num_heads), ("head_dim", head_dim)):
+        given = getattr(layer.position, name, size)
+        if given != size:
+            raise ValueError(
+                f"position was built with {name}={given} but the layer has "
+                f"{name}={size}."
+            )
     check_probability("dropout", layer.dropout)
 
 

@@ -164,7 +164,7 @@ class Corpus:
 
 
 def python_docs(unit: str = "words", *, least: int = 2) -> Corpus:
-    """Return Python's own documentation (`pydoc_data.topics`), 400,000 characters.
+    """Return Python's own documentation (`pydoc_data.topics`) as a Corpus.
 
     unit: "words" (with the space before them, so that joining them gives the text) or
         "characters".

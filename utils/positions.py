@@ -273,7 +273,7 @@ def frequencies(
     >>> frequencies(4)
     tensor([1.0000, 0.0100])
     """
-    return base ** -(torch.arange(0, dim, 2, device=device).to(dtype) / dim)
+    return 1 / base ** (torch.arange(0, dim, 2, device=device).to(dtype) / dim)
 
 
 def sinusoidal(

@@ -112,8 +112,9 @@ def test_block_is_built_like_torchs(norm):
 
 def test_dropout_acts_on_what_is_added():
     """With all of it dropped, a pre-norm block is the identity."""
-    x = randn(B, L, E)
-    assert torch.equal(Block(E, H, dropout=1.0)(x)[0], x)
+    block, x = Block(E, H, dropout=1.0), randn(B, L, E)
+    nn.init.normal_(block.attention.out_proj.bias)
+    assert torch.equal(block(x)[0], x)
 
 
 def test_attention_only_and_no_norm():
@@ -183,6 +184,11 @@ def test_the_model_is_its_parts(scheme):
     assert_close(model(ids), expected)
     assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     assert [w.shape for w in weights] == 2 * [(B, H, L, L)]
+
+
+def test_a_last_norm_where_blocks_leave_a_sum():
+    norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
+    assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
 
 
 def test_a_shared_table_is_one_parameter():

