@@ -261,6 +261,27 @@ def epsilon_outside(*args):
     )(*args)
 
 
+def another_epsilon(*args):
+    """ε is 1e-5: a token whose features hardly differ shows it."""
+    return _with_norm(lambda x, g, s: F.layer_norm(x, x.shape[-1:], g, s, 1e-12))(*args)
+
+
+def another_epsilon_1e_6(*args):
+    return _with_norm(lambda x, g, s: F.layer_norm(x, x.shape[-1:], g, s, 1e-6))(*args)
+
+
+def attention_of_normed(x, attend, w_1, b_1, w_2, b_2, gains, shifts):
+    """Attention gets the plain x; the first norm comes after the addition."""
+    x = norm(x + attend(norm(x, gains[0], shifts[0])), gains[0], shifts[0])
+    return norm(x + mlp(x, w_1, b_1, w_2, b_2), gains[1], shifts[1])
+
+
+def both_normed_first(x, attend, w_1, b_1, w_2, b_2, gains, shifts):
+    x = norm(x + attend(norm(x, gains[0], shifts[0])), gains[0], shifts[0])
+    y = norm(x, gains[1], shifts[1])
+    return norm(x + mlp(y, w_1, b_1, w_2, b_2), gains[1], shifts[1])
+
+
 def rms_norm(*args):
     """That is RMSNorm, of later models; LayerNorm takes the mean away first."""
 
@@ -300,6 +321,8 @@ EXERCISE = Exercise(
         "divided by the variance": variance_not_deviation,
         "ε forgotten": without_epsilon,
         "ε outside the root": epsilon_outside,
+        "another ε": (another_epsilon, another_epsilon_1e_6),
+        "norms before and after": (attention_of_normed, both_normed_first),
         "the mean not taken away": rms_norm,
     },
 )

@@ -129,6 +129,24 @@ def discount_not_taken(train, validation, vocab_size):
     return -(kept + passed_on[before] * single[after]).log()
 
 
+def below_zero(train, validation, vocab_size):
+    """Nothing is taken off a pair that was not seen: max(…, 0)."""
+    pairs, single = _pairs(train, vocab_size), _single(train, vocab_size)
+    seen, kinds = pairs.sum(dim=1), (pairs > 0).sum(dim=1)
+    passed_on = torch.where(seen > 0, DISCOUNT * kinds / seen.clamp(min=1), 1.0)
+    before, after = validation[:-1], validation[1:]
+    kept = (pairs[before, after] - DISCOUNT) / seen[before].clamp(min=1)
+    return -(kept + passed_on[before] * single[after]).log()
+
+
+def below_zero_everywhere(train, validation, vocab_size):
+    pairs, single = _pairs(train, vocab_size), _single(train, vocab_size)
+    seen, kinds = pairs.sum(dim=1), (pairs > 0).sum(dim=1)
+    before, after = validation[:-1], validation[1:]
+    kept = (pairs[before, after] - DISCOUNT) / seen[before]
+    return -(kept + (DISCOUNT * kinds / seen)[before] * single[after]).log()
+
+
 def uniform(train, validation, vocab_size):
     """It is passed on in proportion to how frequent a token is, not in equal shares."""
     pairs = _pairs(train, vocab_size)
@@ -241,6 +259,7 @@ EXERCISE = Exercise(
         "the discount not passed on": not_passed_on,
         "passed on to what was not seen alone": passed_on_to_unseen,
         "passed on but not taken off": discount_not_taken,
+        "the discount below zero": (below_zero, below_zero_everywhere),
         "passed on in equal shares": uniform,
         "no 1 added to the single tokens": single_without_one,
         "single tokens do not sum to 1": single_not_normalised,

@@ -140,6 +140,12 @@ def logarithm_of_softmax(logits, ids, pad):
     return losses[ids[:, 1:] != pad].mean()
 
 
+def padding_blanked(logits, ids, pad):
+    """Logits of 0 are a guess, too, and cost something: leave those targets out."""
+    real = (ids[:, 1:] != pad)[..., None]
+    return F.cross_entropy((logits[:, :-1] * real).flatten(0, 1), ids[:, 1:].flatten())
+
+
 def axes_torn(logits, ids, pad):
     """cross_entropy wants the classes on axis 1: `transpose(1, 2)`; `reshape` tears the
     numbers out of their places."""
@@ -165,6 +171,7 @@ EXERCISE = Exercise(
         "a sum": summed,
         "softmax twice": softmax_twice,
         "logarithm of a softmax": logarithm_of_softmax,
+        "padding blanked": padding_blanked,
         "axes torn": axes_torn,
     },
 )
