@@ -14,14 +14,22 @@ from types import FrameType
 
 from torch.random import fork_rng
 
-from utils.exercises import kept, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05
+from utils.exercises import (
+    kept,
+    lesson_01,
+    lesson_02,
+    lesson_03,
+    lesson_04,
+    lesson_05,
+    lesson_06,
+)
 from utils.exercises.engine import SOLVED, UNTOUCHED, Exercise, Verdict, draw, grade
 from utils.exercises.kept import NotKept, folder
 from utils.exercises.writing import written
 
 __all__ = ["answer", "check", "folder", "forget", "progress"]
 
-LESSONS = (lesson_01, lesson_02, lesson_03, lesson_04, lesson_05)
+LESSONS = (lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06)
 EXERCISES: dict[str, Exercise] = {
     exercise.name: exercise for lesson in LESSONS for exercise in lesson.EXERCISES
 }

@@ -1,0 +1,231 @@
+"""The study of lesson 06: a small language model on Python's documentation, 8 seeds.
+
+usage: python assets/studies/language_model.py            writes language_model.json
+       python assets/studies/language_model.py --check    repeats one short run and
+                                                          compares it with what is there
+
+Every run is in the file: the loss on the validation text as training goes on, and at
+the end by position in the window. Beside the model of the lesson ("pre"), four others:
+"post" (norms after the additions), "no attention" (blocks of MLPs alone), "one ahead"
+(a mask that lets every token read the next one), and "short" (a quarter of the steps).
+"""
+
+import json
+import platform
+import sys
+import time
+from collections import Counter
+from math import log
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from utils.attention import MultiHeadAttention  # noqa: E402
+from utils.data import Corpus, python_docs  # noqa: E402
+from utils.models import CausalLM  # noqa: E402
+from utils.positions import Rotary  # noqa: E402
+from utils.training import train  # noqa: E402
+
+FILE = Path(__file__).with_suffix(".json")
+SEEDS = range(8)
+EMBED_DIM, HEADS, LAYERS, LENGTH, BATCH, STEPS = 128, 4, 2, 64, 16, 240
+OPTIONS = {"learning_rate": 5e-3, "warmup": 20, "every": 40, "progress": False}
+VARIANTS = ("pre", "post", "no attention", "one ahead", "short")
+MARGIN = 0.1  # nats, for rounding that differs between machines
+
+
+class Silent(nn.Module):
+    """In the place of attention: nothing is read."""
+
+    def forward(self, x, mask=None, **options):
+        return torch.zeros_like(x), None
+
+
+class OneAhead(MultiHeadAttention):
+    """Attention whose mask is one step too generous: a token reads the next one."""
+
+    def forward(self, query, mask=None, **options):
+        longer = torch.ones_like(mask).tril(1)
+        return super().forward(query, mask=longer[None, None], **options)
+
+
+def make_model(variant: str, vocab_size: int, seed: int) -> CausalLM:
+    """Return an untrained model."""
+    torch.manual_seed(seed)
+    position = Rotary(EMBED_DIM // HEADS)
+    norm = "post" if variant == "post" else "pre"
+    sizes = (vocab_size, EMBED_DIM, HEADS, LAYERS)
+    model = CausalLM(*sizes, position=position, norm=norm)
+    for block in model.blocks:
+        if variant == "no attention":
+            block.attention = Silent()
+        if variant == "one ahead":
+            weights = block.attention.state_dict()
+            block.attention = OneAhead(EMBED_DIM, HEADS, position=position)
+            block.attention.load_state_dict(weights)
+    return model
+
+
+@torch.no_grad()
+def losses(model: nn.Module, corpus: Corpus, part: str = "validation") -> torch.Tensor:
+    """Return the loss (windows, LENGTH) at every token of a part's first windows."""
+    ids, targets = (x[:150] for x in corpus.windows(LENGTH, part))
+    found = [
+        F.cross_entropy(model(some).mT, wanted, reduction="none")
+        for some, wanted in zip(ids.split(64), targets.split(64))
+    ]
+    return torch.cat(found)
+
+
+def run(variant: str, seed: int, corpus: Corpus) -> dict:
+    """Train one model; return all that is stored of it."""
+    model = make_model(variant, len(corpus.vocab), seed)
+    history = train(
+        model,
+        lambda generator: corpus.batch(generator, BATCH, LENGTH),
+        STEPS // 4 if variant == "short" else STEPS,
+        seed=seed,
+        evaluate=lambda model: round(losses(model, corpus).mean().item(), 4),
+        **OPTIONS,
+    )
+    by_position = losses(model, corpus).mean(dim=0)
+    return {
+        "variant": variant,
+        "seed": seed,
+        "validation": history.evaluations,
+        "training": round(losses(model, corpus, "train").mean().item(), 4),
+        "by_position": [round(loss, 4) for loss in by_position.tolist()],
+    }
+
+
+def bigram_losses(corpus: Corpus, discount: float = 0.75) -> torch.Tensor:
+    """Return -ln p (validation tokens - 1,), absolute discounting, as in lesson 06."""
+    size, text, asked = len(corpus.vocab), corpus.train, corpus.validation
+    single = (torch.bincount(text, minlength=size) + 1.0) / (len(text) + size)
+    pairs = torch.bincount(text[:-1] * size + text[1:], minlength=size**2)
+    counts = pairs.view(size, size).double()[asked[:-1]]  # (pairs asked, vocabulary)
+    total, kinds = counts.sum(1).clamp(min=1), (counts > 0).sum(1)
+    kept = (counts.gather(1, asked[1:, None])[:, 0] - discount).clamp(min=0) / total
+    passed_on = torch.where(kinds > 0, discount * kinds / total, 1.0)
+    return -(kept + passed_on * single[asked[1:]]).log()
+
+
+def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
+    """Return the loss of counting `order` tokens at a time (Kneser and Ney 1995).
+
+    Interpolated; below the highest order what is counted is in how many contexts a
+    token stands.
+    """
+    text, asked = corpus.train.tolist(), corpus.validation.tolist()
+    counts = Counter(zip(*(text[i:] for i in range(order))))
+    levels = [counts]
+    for _ in range(order - 1):
+        levels.append(Counter(gram[1:] for gram in levels[-1]))
+    totals, kinds = [], []
+    for level in levels:
+        total, kind = Counter(), Counter()
+        for gram, count in level.items():
+            total[gram[:-1]] += count
+            kind[gram[:-1]] += 1
+        totals.append(total)
+        kinds.append(kind)
+
+    def probability(gram: tuple, level: int) -> float:
+        if level == order:
+            return 1 / len(corpus.vocab)
+        context, lower = gram[:-1], probability(gram[1:], level + 1)
+        if not totals[level][context]:
+            return lower
+        kept = max(levels[level][gram] - discount, 0)
+        share = discount * kinds[level][context]
+        return (kept + share * lower) / totals[level][context]
+
+    grams = zip(*(asked[i:] for i in range(order)))
+    found = [-log(probability(gram, 0)) for gram in grams]
+    return sum(found) / len(found)
+
+
+def baselines(corpus: Corpus) -> dict:
+    """Return what counting reaches on the validation text, in nats per token."""
+    size, text = len(corpus.vocab), corpus.train
+    single = (torch.bincount(text, minlength=size) + 1.0) / (len(text) + size)
+    bigram = bigram_losses(corpus)
+    ids, _ = corpus.windows(LENGTH)
+    by_position = bigram[: ids.numel()].view(ids.shape).mean(dim=0)
+    best = {  # the discount that suits the validation text best: a strong opponent
+        order: min(kneser_ney(corpus, order, d) for d in (0.6, 0.7, 0.75, 0.8, 0.85))
+        for order in (2, 3, 4)
+    }
+    return {
+        "uniform": round(log(size), 4),
+        "unigram": round(-single[corpus.validation[1:]].log().mean().item(), 4),
+        "bigram": round(bigram.mean().item(), 4),
+        "bigram_by_position": [round(loss, 4) for loss in by_position.tolist()],
+        "kneser_ney": {order: round(loss, 4) for order, loss in best.items()},
+    }
+
+
+def sizes(corpus: Corpus) -> dict:
+    """Return what tells one text from another."""
+    parts = {"train": len(corpus.train), "validation": len(corpus.validation)}
+    return {"vocabulary": len(corpus.vocab), **parts}
+
+
+def main() -> None:
+    corpus = python_docs()
+    stored = {
+        "python": platform.python_version(),
+        "torch": torch.__version__.split("+")[0],
+        "text": sizes(corpus),
+        "model": {"embed_dim": EMBED_DIM, "heads": HEADS, "layers": LAYERS},
+        "training": {"length": LENGTH, "batch": BATCH, "steps": STEPS, **OPTIONS},
+        "baselines": baselines(corpus),
+        "runs": [],
+    }
+    print({k: v for k, v in stored["baselines"].items() if "by" not in k}, flush=True)
+    for seed in SEEDS:
+        for variant in VARIANTS:
+            start = time.process_time()
+            done = run(variant, seed, corpus)
+            stored["runs"].append(done)
+            spent = time.process_time() - start
+            print(f"{variant:12s} seed {seed}: {done['validation'][-1]}, {spent:.0f} s")
+            sys.stdout.flush()
+    write(stored)
+
+
+def write(stored: dict) -> None:
+    """Write the study, one run a line."""
+    lines = json.dumps({**stored, "runs": []})[:-2]
+    runs = ",\n".join(json.dumps(one) for one in stored["runs"])
+    FILE.write_text(f"{lines}\n{runs}\n]}}\n", encoding="utf-8")
+
+
+def check() -> int:
+    """Repeat the short run of seed 0; return 0 if it lies where the stored ones lie."""
+    stored, corpus = json.loads(FILE.read_text(encoding="utf-8")), python_docs()
+    if sizes(corpus) != stored["text"]:  # its loss is measured from its own bigram's
+        print(f"another text than that of Python {stored['python']}: {sizes(corpus)}")
+    theirs = stored["baselines"]["bigram"]
+    ends = [
+        one["validation"][-1][1] - theirs
+        for one in stored["runs"]
+        if one["variant"] == "short"
+    ]
+    repeated = run("short", 0, corpus)["validation"][-1][1]
+    found = repeated - bigram_losses(corpus).mean().item()
+    low, high = min(ends) - MARGIN, max(ends) + MARGIN
+    print(
+        f"from the bigram {found:+.3f} nats; stored {min(ends):+.3f}…{max(ends):+.3f}"
+    )
+    return 0 if low <= found <= high else 1
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(check() if "--check" in sys.argv else main())
