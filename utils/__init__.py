@@ -11,6 +11,7 @@ Attention and what is built of it:
   pretrained.py     find, verify and load the files of that encoder
   data.py           tasks with a known answer, and the text inside Python
   training.py       one training loop, for one model or for many seeds at once
+  studies.py        the stored studies: their scripts, and how results are written
 
 Looking at heads:
   recording.py      the weights of every layer, while a model reads
@@ -39,5 +40,5 @@ Imports run one way:
     checks <- positions, data, training, counting <- heads
     captions <- viewer
 
-pretrained, treebank and benchmark stand alone: they know nobody here.
+pretrained, treebank, benchmark and studies stand alone: they know nobody here.
 """

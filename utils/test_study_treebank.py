@@ -4,26 +4,20 @@ The treebank is not in the repository, so the script runs here on a tiny one.
 """
 
 import copy
-import importlib.util
 import inspect
 import json
-from pathlib import Path
 
 import pytest
 
 from utils.pretrained import REVISION, SHA256
+from utils.studies import as_json, script_of
 from utils.syntax import bootstrap
-
-SCRIPT = Path(__file__).parents[1] / "assets" / "studies" / "treebank.py"
 
 
 @pytest.fixture(scope="module")
 def treebank():
     """Return the script as a module."""
-    spec = importlib.util.spec_from_file_location("treebank_study", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of("treebank")
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +209,7 @@ def test_only_relations_of_both_files_have_rows(tiny):
 
 def test_the_study_is_written_whole(treebank, tiny):
     result = tiny[1]
-    assert json.loads(treebank.written(result)) == json.loads(json.dumps(result))
+    assert json.loads(as_json(result, "rows")) == json.loads(json.dumps(result))
 
 
 def test_chosen_on_the_first_file(treebank, tiny):
@@ -240,7 +234,7 @@ def test_the_command_line_and_that_the_study_is_deterministic(
     assert "data: not those" in capsys.readouterr().out
     monkeypatch.setattr(treebank, "STORED", tiny[0][0].with_suffix(".json"))
     assert treebank.main(files) == 0
-    assert treebank.STORED.read_text("utf-8") == treebank.written(tiny[1])
+    assert treebank.STORED.read_text("utf-8") == as_json(tiny[1], "rows")
     capsys.readouterr()
     assert treebank.main([*files, "--check"]) == 0
     assert capsys.readouterr().out == "As stored.\n"

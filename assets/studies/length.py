@@ -37,6 +37,7 @@ from utils.positions import (  # noqa: E402
     rotary_angles,
     rotate_pairs,
 )
+from utils.studies import as_json  # noqa: E402
 from utils.training import train, train_many  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
@@ -338,13 +339,6 @@ def misfits(stored: dict, parts: list[float]) -> list[str]:
     return said
 
 
-def written(result: dict) -> str:
-    """Return the study as JSON, a line for each run."""
-    head = {name: value for name, value in result.items() if name != "runs"}
-    lines = ",\n".join(json.dumps(run) for run in result["runs"])
-    return f'{json.dumps(head, indent=1)[:-2]},\n "runs": [\n{lines}\n]}}\n'
-
-
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     if arguments == ["--check"]:
@@ -354,7 +348,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         print(__doc__)
         return 2
-    STORED.write_text(written(study()), encoding="utf-8")
+    STORED.write_text(as_json(study()), encoding="utf-8")
     return 0
 
 

@@ -38,6 +38,7 @@ from utils.interventions import ablate, head_importance  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.nulls import even_spread, sharpened_twin  # noqa: E402
 from utils.positions import Learned  # noqa: E402
+from utils.studies import as_json  # noqa: E402
 from utils.training import cross_entropy, train  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
@@ -527,13 +528,6 @@ def misfits(stored: dict, found: dict) -> list[str]:
     return said
 
 
-def written(result: dict) -> str:
-    """Return the study as JSON, a line for each run."""
-    head = {name: value for name, value in result.items() if name != "runs"}
-    lines = ",\n".join(json.dumps(run) for run in result["runs"])
-    return f'{json.dumps(head, indent=1)[:-2]},\n "runs": [\n{lines}\n]}}\n'
-
-
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     if arguments == ["--check"]:
@@ -546,7 +540,7 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]) if arguments else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    STORED.write_text(written(study(folder)), encoding="utf-8")
+    STORED.write_text(as_json(study(folder)), encoding="utf-8")
     return 0
 
 

@@ -32,6 +32,7 @@ from utils.encoder import Encoder  # noqa: E402
 from utils.heads import entropy, record_attention  # noqa: E402
 from utils.masks import padding_mask  # noqa: E402
 from utils.nulls import sharpened_twin, untrained_twin  # noqa: E402
+from utils.studies import as_json  # noqa: E402
 from utils.syntax import (  # noqa: E402
     DIRECTIONS,
     NOT_GRAMMAR,
@@ -292,13 +293,6 @@ def same(new, old) -> bool:
     return abs(new - old) <= MARGIN if isinstance(new, float) else new == old
 
 
-def written(result: dict) -> str:
-    """Return the study as JSON, a line for each row."""
-    head = {name: value for name, value in result.items() if name != "rows"}
-    lines = ",\n".join(json.dumps(row) for row in result["rows"])
-    return f'{json.dumps(head, indent=1)[:-2]},\n "rows": [\n{lines}\n]}}\n'
-
-
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     files = [Path(each) for each in arguments if each != "--check"]
@@ -309,7 +303,7 @@ def main(arguments: list[str]) -> int:
         said = misfits(json.loads(STORED.read_text("utf-8")), repeated(*files))
         print("\n".join(said) or "As stored.")
         return bool(said)
-    STORED.write_text(written(study(*files)), encoding="utf-8")
+    STORED.write_text(as_json(study(*files), "rows"), encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,35 @@
+"""Stored studies: where their scripts are, and how their results are written."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+FOLDER = Path(__file__).resolve().parents[1] / "assets" / "studies"
+
+
+def script_of(name: str) -> ModuleType:
+    """Return the script of a study, as a module: assets/studies/NAME.py."""
+    path = FOLDER / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"studies.{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def as_json(study: dict, rows: str = "runs") -> str:
+    """Return a study as JSON text, with a line for each of study[rows].
+
+    >>> print(as_json({"seeds": 2, "runs": [[1, 2], [3]]}), end="")
+    {
+     "seeds": 2,
+     "runs": [
+    [1, 2],
+    [3]
+    ]}
+    """
+    head = {name: value for name, value in study.items() if name != rows}
+    lines = ",\n".join(json.dumps(row) for row in study[rows])
+    return f'{json.dumps(head, indent=1)[:-2]},\n "{rows}": [\n{lines}\n]}}\n'

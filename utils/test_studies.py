@@ -1,0 +1,41 @@
+"""The stored studies can be repeated, and read back as they were written."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from utils.studies import FOLDER, as_json
+
+
+@pytest.mark.parametrize("name", ["length", "language_model", "specialisation"])
+def test_one_run_again_is_as_stored(name):
+    """The treebank's texts are not in the repository: its test has a tiny one."""
+    command = [sys.executable, FOLDER / f"{name}.py", "--check"]
+    quiet = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=quiet, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stored" in done.stdout
+
+
+def test_every_study_has_its_script():
+    assert {p.stem for p in FOLDER.glob("*.json")} == {
+        p.stem for p in FOLDER.glob("*.py")
+    }
+
+
+def test_a_study_is_written_whole_with_a_line_for_each_row():
+    study = {"a": {"b": [1, 2.5]}, "rows": [{"x": 1}, {"y": None}]}
+    text = as_json(study, "rows")
+    assert json.loads(text) == study
+    assert {'{"x": 1},', '{"y": null}'} <= set(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "name, rows", [("length", "runs"), ("specialisation", "runs"), ("treebank", "rows")]
+)
+def test_the_stored_bytes_are_those_that_are_written(name, rows):
+    stored = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    assert as_json(json.loads(stored), rows) == stored
