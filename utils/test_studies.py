@@ -10,7 +10,9 @@ import pytest
 from utils.studies import FOLDER, as_json
 
 
-@pytest.mark.parametrize("name", ["length", "language_model", "specialisation"])
+@pytest.mark.parametrize(
+    "name", ["length", "language_model", "specialisation", "without_heads"]
+)
 def test_one_run_again_is_as_stored(name):
     """The treebank's texts are not in the repository: its test has a tiny one."""
     command = [sys.executable, FOLDER / f"{name}.py", "--check"]
@@ -34,7 +36,13 @@ def test_a_study_is_written_whole_with_a_line_for_each_row():
 
 
 @pytest.mark.parametrize(
-    "name, rows", [("length", "runs"), ("specialisation", "runs"), ("treebank", "rows")]
+    "name, rows",
+    [
+        ("length", "runs"),
+        ("specialisation", "runs"),
+        ("treebank", "rows"),
+        ("without_heads", "runs"),
+    ],
 )
 def test_the_stored_bytes_are_those_that_are_written(name, rows):
     stored = (FOLDER / f"{name}.json").read_text(encoding="utf-8")

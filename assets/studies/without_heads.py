@@ -1,0 +1,168 @@
+"""The study of lesson 09: the pretrained encoder without some of its heads.
+
+usage: python assets/studies/without_heads.py            writes without_heads.json
+       python assets/studies/without_heads.py --check    repeats a few and compares
+
+Without each of the 72 heads alone; without the heads that beat their fixed offset in
+treebank.json, up, all together; and without as many heads of the same layers, or as
+many others, of any layer, that do not rest on [CLS], each drawn 24 times. Of the
+course's 203 sentences: the share of their five nearest that stay, and by how much the
+cosines of all pairs change in the mean.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from utils.encoder import Encoder  # noqa: E402
+from utils.heads import on_keys, record_attention  # noqa: E402
+from utils.interventions import ablate  # noqa: E402
+from utils.pretrained import REVISION, SHA256, load_minilm  # noqa: E402
+from utils.studies import as_json  # noqa: E402
+from utils.treebank import read_conllu  # noqa: E402
+
+STORED = Path(__file__).with_suffix(".json")
+SENTENCES = ROOT / "assets" / "annotated_sentences.conllu"
+NEAREST, DRAWS, BATCH = 5, 24, 34
+NAMES = [f"{layer}.{head}" for layer in range(6) for head in range(12)]
+MARGIN = {"kept": 0.01, "change": 0.001}  # neighbours that are nearly equally near
+
+
+def grouped(names: list[str]) -> dict[int, list[int]]:
+    """Return {layer: [heads]} of names such as "2.8"."""
+    places = sorted(tuple(map(int, name.split("."))) for name in names)
+    return {layer: [h for at, h in places if at == layer] for layer, _ in places}
+
+
+class Sentences:
+    """The encoder, and the sentences that it reads, the shortest first."""
+
+    def __init__(self):
+        minilm = load_minilm()
+        self.encoder = Encoder.from_minilm(minilm)
+        texts = sorted(read_conllu(SENTENCES), key=lambda each: len(each.words))
+        self.batches = []
+        for start in range(0, len(texts), BATCH):
+            some = [each.text for each in texts[start : start + BATCH]]
+            read = minilm.tokenizer(some, padding=True, return_tensors="pt")
+            mask = read.attention_mask.bool()[:, None, None]
+            self.batches.append((read.input_ids, mask))
+        self.cls = minilm.tokenizer.cls_token_id
+        self.whole = self.vectors([])
+
+    @torch.no_grad()
+    def vectors(self, gone: list[str]) -> torch.Tensor:
+        """Return the vectors (sentences, features) without some heads."""
+        with ablate(self.encoder, grouped(gone)):
+            found = [self.encoder.sentence_embedding(*batch) for batch in self.batches]
+        return torch.cat(found)
+
+    def on_cls(self) -> torch.Tensor:
+        """Return the mean weight of each head on [CLS], (72,)."""
+        scores = []
+        for ids, mask in self.batches:
+            weights = torch.cat(record_attention(self.encoder, ids, mask), dim=1)
+            scores.append(on_keys(weights, ids == self.cls, mask=mask))
+        return torch.cat(scores).nanmean(dim=0)
+
+    def without(self, gone: list[str]) -> dict:
+        """Return a row of the study."""
+        cosines = [x @ x.mT for x in (self.whole, self.vectors(gone))]
+        near = []
+        for found in cosines:
+            best = found.clone().fill_diagonal_(-torch.inf).topk(NEAREST).indices
+            near.append(
+                torch.zeros_like(found, dtype=torch.bool).scatter(1, best, True)
+            )
+        kept = (near[0] & near[1]).sum().item() / near[0].sum().item()
+        size = len(self.whole)
+        change = (cosines[0] - cosines[1]).abs().sum().item() / (size * (size - 1))
+        return {"gone": gone, "kept": round(kept, 4), "change": round(change, 5)}
+
+
+def best_of_relations() -> list[str]:
+    """Return the heads that beat their fixed offset in the treebank, up."""
+    treebank = json.loads(STORED.with_name("treebank.json").read_text(encoding="utf-8"))
+    return sorted(
+        {
+            row["head"]
+            for row in treebank["rows"]
+            if row["direction"] == "to head" and row["lift_interval"][0] > 0
+        }
+    )
+
+
+def draws(best: list[str], resting: list[str]) -> dict[str, list[list[str]]]:
+    """Return sets of as many heads: of the same layers; or others, not resting."""
+    generator = torch.Generator().manual_seed(0)
+    pool = [name for name in NAMES if name not in {*resting, *best}]
+
+    def some(names: list[str], count: int) -> list[str]:
+        order = torch.randperm(len(names), generator=generator)[:count]
+        return [names[i] for i in sorted(order.tolist())]
+
+    def of_layers() -> list[str]:
+        sizes = {layer: len(heads) for layer, heads in grouped(best).items()}
+        layers = {n: NAMES[12 * n : 12 * n + 12] for n in sizes}
+        return sum((some(layers[n], size) for n, size in sizes.items()), [])
+
+    return {
+        "same_layers": [of_layers() for _ in range(DRAWS)],
+        "not_resting": [some(pool, len(best)) for _ in range(DRAWS)],
+    }
+
+
+def study() -> dict:
+    """Return the study."""
+    sentences, best = Sentences(), best_of_relations()
+    resting = [n for n, w in zip(NAMES, sentences.on_cls().tolist()) if w > 0.5]
+    sets = draws(best, resting)
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "model": {"revision": REVISION, "sha256": SHA256},
+        "sentences": len(sentences.whole),
+        "nearest": NEAREST,
+        "resting": resting,
+        "best": sentences.without(best),
+        "sets": {kind: list(map(sentences.without, sets[kind])) for kind in sets},
+        "runs": [sentences.without([name]) for name in NAMES],
+    }
+
+
+def misfits(stored: dict, again: list[dict]) -> list[str]:
+    """Return a sentence for each repeated row that is not as stored."""
+    known = [stored["best"], *stored["runs"], *sum(stored["sets"].values(), [])]
+    rows = {tuple(row["gone"]): row for row in known}
+    said = []
+    for row in again:
+        old = rows[tuple(row["gone"])]
+        for name, margin in MARGIN.items():
+            if abs(row[name] - old[name]) > margin:
+                gone = " ".join(row["gone"])
+                said.append(f"without {gone}: {name} {row[name]}, stored {old[name]}")
+    return said
+
+
+def main(arguments: list[str]) -> int:
+    torch.set_num_threads(1)
+    if arguments == ["--check"]:
+        stored, sentences = json.loads(STORED.read_text("utf-8")), Sentences()
+        sets = [rows[0]["gone"] for rows in stored["sets"].values()]
+        some = [["0.0"], ["5.10"], stored["best"]["gone"], *sets]
+        said = misfits(stored, [sentences.without(gone) for gone in some])
+        print("\n".join(said) or f"{len(some)} sets of heads: as stored")
+        return bool(said)
+    if arguments:
+        print(__doc__)
+        return 2
+    STORED.write_text(as_json(study()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
