@@ -27,6 +27,9 @@ def word_map_inputs(dtype):
         (4, [-1, 0, 0, 0, -1], 1),
         (2, [-1, 0, 2, 2, 3, -1], 4),  # word 1 has no piece
         (5, [-1, 0, 1, 1, 2, 2, 2, 4, -1, -1, -1], 6),  # padding; two without pieces
+        (2, [-1, 0, 0, 0, 0, 1, -1], 2),
+        (3, [0, 1, 1, 2], 3),  # no [CLS], no [SEP]
+        (2, [-1, 0, 1, 0, -1], 2),  # word 0 stands on both sides of word 1
     ]
     for seed, (heads, word_of, words) in enumerate(cases):
         pieces = len(word_of)
@@ -107,25 +110,94 @@ def map_last_both(attention, word_of, words):
     return last.mT @ attention @ last
 
 
-def _with_last(word_of, words, dtype):
-    return F.one_hot(word_of % words, words).to(dtype)
+def map_last_read(attention, word_of, words):
+    belongs = _members(word_of, words, attention.dtype)
+    share = belongs / belongs.sum(dim=0).clamp(min=1)
+    return share.mT @ attention @ _picked(word_of, words, attention.dtype, last=True)
+
+
+def _marked(attention, word_of, marked, words, reads=True, read=True, own=False):
+    """Return the map with [CLS] and [SEP] in a word, as `marked` says.
+
+    reads, read: on which side; own: still divided by the word's own pieces.
+    """
+    belongs = _members(word_of, words, attention.dtype)
+    wrong = _members(marked, words, attention.dtype)
+    left, right = wrong if reads else belongs, wrong if read else belongs
+    count = belongs if own else left
+    return (left / count.sum(dim=0).clamp(min=1)).mT @ attention @ right
 
 
 def map_minus_one(attention, word_of, words):
     """-1 is no word; as an index it is the last one, which now has [CLS] and [SEP]."""
-    belongs = _with_last(word_of, words, attention.dtype)
-    share = belongs / belongs.sum(dim=0).clamp(min=1)
-    return share.mT @ attention @ belongs
+    return _marked(attention, word_of, word_of % words, words)
+
+
+def map_minus_one_reads(attention, word_of, words):
+    return _marked(attention, word_of, word_of % words, words, read=False)
 
 
 def map_minus_one_read(attention, word_of, words):
-    right = _members(word_of, words, attention.dtype)
-    share = right / right.sum(dim=0).clamp(min=1)
-    return share.mT @ attention @ _with_last(word_of, words, attention.dtype)
+    return _marked(attention, word_of, word_of % words, words, reads=False)
+
+
+def map_minus_one_looped(attention, word_of, words):
+    return _marked(attention, word_of, word_of % words, words, own=True)
 
 
 def map_as_first(attention, word_of, words):
-    return map_minus_one(attention, word_of.clamp(min=0), words)
+    """-1 is no word; clamp makes it the first one, which now has [CLS] and [SEP]."""
+    return _marked(attention, word_of, word_of.clamp(min=0), words)
+
+
+def map_as_first_reads(attention, word_of, words):
+    return _marked(attention, word_of, word_of.clamp(min=0), words, read=False)
+
+
+def map_as_first_read(attention, word_of, words):
+    return _marked(attention, word_of, word_of.clamp(min=0), words, reads=False)
+
+
+def map_as_first_looped(attention, word_of, words):
+    return _marked(attention, word_of, word_of.clamp(min=0), words, own=True)
+
+
+def map_with_markers(attention, word_of, words):
+    """The first column of one_hot(word_of + 1, words + 1) belongs to [CLS] and [SEP]:
+    drop it, and no other."""
+    return word_map(attention, word_of + 1, words + 1)
+
+
+def map_without_the_last(attention, word_of, words):
+    return map_with_markers(attention, word_of, words)[:, :-1, :-1]
+
+
+def map_ends_cut(attention, word_of, words):
+    """-1 says what belongs to no word, not the place: there may be padding behind
+    [SEP], or no [CLS] at all."""
+    return word_map(attention[:, 1:-1, 1:-1], word_of[1:-1], words)
+
+
+def map_ends_cut_and_clamped(attention, word_of, words):
+    return map_ends_cut(attention, word_of.clamp(min=0), words)
+
+
+def map_up_to_the_largest(attention, word_of, words):
+    """A word without pieces keeps its place in the map, with zeros."""
+    return word_map(attention, word_of, int(word_of.max()) + 1)
+
+
+def map_renumbered(attention, word_of, words):
+    found, number = word_of.clamp(min=0).unique(return_inverse=True)
+    return word_map(attention, number.where(word_of >= 0, -1), words)
+
+
+def map_side_by_side(attention, word_of, words):
+    """Other words may stand between the pieces of a word: ask for each piece whose it
+    is."""
+    run = (word_of != word_of.roll(1)).cumsum(dim=0)
+    last = (run * (word_of[:, None] == word_of)).amax(dim=1)
+    return word_map(attention, word_of.where(run == last, -1), words)
 
 
 def map_renormalised(attention, word_of, words):
@@ -158,29 +230,30 @@ def map_without_self(attention, word_of, words):
     return found * (1 - torch.eye(words, dtype=found.dtype))
 
 
-def _largest(attention, word_of, words, over_reading):
-    rows = []
+def _blocks(attention, word_of, words, of_block):
+    """Return of_block(the weights from one word's pieces to another's), for all."""
+    found = attention.new_zeros(len(attention), words, words)
     for i in range(words):
-        row = []
         for j in range(words):
             block = attention[:, word_of == i][:, :, word_of == j]
-            if block.numel() == 0:
-                row.append(attention.new_zeros(len(attention)))
-            elif over_reading:
-                row.append(block.sum(dim=-1).amax(dim=-1))
-            else:
-                row.append(block.amax(dim=-1).mean(dim=-1))
-        rows.append(torch.stack(row, dim=-1))
-    return torch.stack(rows, dim=-2)
+            if block.numel():
+                found[:, i, j] = of_block(block)
+    return found
 
 
 def map_largest(attention, word_of, words):
-    """Add up the pieces; the largest of them is not all of the word."""
-    return _largest(attention, word_of, words, over_reading=False)
+    """Add up the pieces that are read; the largest of them is not all of the word."""
+    return _blocks(attention, word_of, words, lambda x: x.amax(-1).mean(-1))
+
+
+def map_largest_of_all(attention, word_of, words):
+    return _blocks(attention, word_of, words, lambda x: x.amax((-1, -2)))
 
 
 def map_largest_reads(attention, word_of, words):
-    return _largest(attention, word_of, words, over_reading=True)
+    """Take the mean over the pieces that read; the largest of them is not all of the
+    word."""
+    return _blocks(attention, word_of, words, lambda x: x.sum(-1).amax(-1))
 
 
 def map_divided_by_none(attention, word_of, words):
@@ -216,14 +289,32 @@ EXERCISE = Exercise(
             map_first_read,
             map_last_reads,
             map_last_both,
+            map_last_read,
         ),
-        "[CLS] and [SEP] counted": (map_minus_one, map_minus_one_read, map_as_first),
+        "[CLS] and [SEP] counted": (
+            map_minus_one,
+            map_minus_one_reads,
+            map_minus_one_read,
+            map_minus_one_looped,
+        ),
+        "[CLS] and [SEP] in the first word": (
+            map_as_first,
+            map_as_first_reads,
+            map_as_first_read,
+            map_as_first_looped,
+        ),
+        "[CLS] and [SEP] as a word": (map_with_markers, map_without_the_last),
+        "first and last piece cut off": (map_ends_cut, map_ends_cut_and_clamped),
+        "words without pieces left out": (map_up_to_the_largest, map_renumbered),
+        "pieces side by side": map_side_by_side,
         "shared out anew": (map_renormalised, map_renormalised_first),
         "rows and columns exchanged": (map_turned, map_turned_before),
         "the diagonal removed": map_without_self,
-        "the largest piece": (map_largest, map_largest_reads),
+        "the largest piece": (map_largest, map_largest_of_all),
+        "the largest of what reads": map_largest_reads,
         "divided by no pieces": map_divided_by_none,
         "heads averaged": map_of_averaged_heads,
         "pieces, not words": map_not_at_all,
     },
+    gradients=False,
 )

@@ -81,6 +81,33 @@ def by_sentence_means_with_zeros(right, sentence, drawn):
     return _ends((hits / arcs.clamp(min=1))[drawn].mean(dim=1))
 
 
+def by_sentence_means_with_nan(right, sentence, drawn):
+    hits, arcs = _sums(right, sentence, drawn.shape[1])
+    return _ends((hits / arcs)[drawn].mean(dim=1))
+
+
+def _last_arc(right, sentence, sentences):
+    """Return for each sentence whether its last arc is right, 0 where it has none."""
+    last = torch.zeros(sentences, dtype=torch.float64)
+    for at, hit in zip(sentence.tolist(), right.tolist()):
+        last[at] = hit
+    return last
+
+
+def repeats_lost(right, sentence, drawn):
+    """`x[sentence] += right` keeps one arc of each sentence: repeated places are added
+    once. `index_add` and `bincount` add them all."""
+    hits = _last_arc(right, sentence, drawn.shape[1])
+    _, arcs = _sums(right, sentence, drawn.shape[1])
+    return _ends(hits[drawn].sum(dim=1) / arcs[drawn].sum(dim=1))
+
+
+def repeats_lost_in_both(right, sentence, drawn):
+    hits = _last_arc(right, sentence, drawn.shape[1])
+    _, arcs = _sums(right, sentence, drawn.shape[1])
+    return _ends(hits[drawn].sum(dim=1) / (arcs[drawn] > 0).sum(dim=1))
+
+
 def once(right, sentence, drawn):
     """A sentence that is drawn twice brings its arcs twice."""
     times = (_times(drawn, drawn.shape[1]) > 0).double()
@@ -104,6 +131,10 @@ def empty_as_nan(right, sentence, drawn):
 
 def empty_as_half(right, sentence, drawn):
     return _ends(_means(right, sentence, drawn).nan_to_num(0.5))
+
+
+def empty_as_one(right, sentence, drawn):
+    return _ends(_means(right, sentence, drawn).nan_to_num(1.0))
 
 
 def empty_as_all(right, sentence, drawn):
@@ -147,6 +178,25 @@ def one_sided(right, sentence, drawn):
     return _ends(_means(right, sentence, drawn), 0.0, 0.95)
 
 
+def nearest(right, sentence, drawn):
+    """The ends may lie between two draws: interpolate, as torch.quantile does."""
+    wanted = torch.tensor(ENDS, dtype=torch.float64)
+    means = _means(right, sentence, drawn)
+    return means.nanquantile(wanted, interpolation="nearest").float()
+
+
+def sorted_place(right, sentence, drawn):
+    means = _means(right, sentence, drawn)
+    means = means[~means.isnan()].sort().values
+    return torch.stack([means[int(end * len(means))] for end in ENDS]).float()
+
+
+def mirrored(right, sentence, drawn):
+    """That mirrors the interval at the accuracy (a *basic* bootstrap); asked are the
+    quantiles of the draws themselves."""
+    return 2 * right.float().mean() - interval(right, sentence, drawn).flip(0)
+
+
 def swapped(right, sentence, drawn):
     """The lower end comes first."""
     return interval(right, sentence, drawn).flip(0)
@@ -186,12 +236,18 @@ EXERCISE = Exercise(
     interval_inputs,
     {
         "arcs drawn": by_arcs,
-        "each sentence weighs alike": (by_sentence_means, by_sentence_means_with_zeros),
+        "each sentence weighs alike": (
+            by_sentence_means,
+            by_sentence_means_with_zeros,
+            by_sentence_means_with_nan,
+        ),
+        "one arc of each sentence": (repeats_lost, repeats_lost_in_both),
         "drawn twice, counted once": once,
         "an empty draw counts": (
             empty_as_zero,
             empty_as_nan,
             empty_as_half,
+            empty_as_one,
             empty_as_all,
         ),
         "divided by all arcs": over_all_arcs,
@@ -199,6 +255,8 @@ EXERCISE = Exercise(
         "90 %": ninety,
         "the lowest and the highest": ends_of_all,
         "one-sided": one_sided,
+        "no interpolation": (nearest, sorted_place),
+        "mirrored": mirrored,
         "ends exchanged": swapped,
         "a bell supposed": normal,
         "the formula for independent arcs": standard_error,

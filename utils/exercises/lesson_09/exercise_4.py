@@ -28,19 +28,26 @@ def kept(before: Tensor, after: Tensor, k: int) -> Tensor:
 
 
 def kept_inputs(dtype):
+    """Yield trials in which no rounding decides who is the k-th nearest."""
     if dtype != torch.float32:
         return
-    sizes = [(12, 6, 3, 0.3), (30, 8, 5, 0.5), (8, 4, 1, 0.3), (20, 16, 4, 1.5)]
-    sizes += [(6, 3, 5, 0.5), (25, 5, 6, 0.2)]
-    for seed, (count, dim, k, noise) in enumerate(sizes):
+    sizes = [(12, 6, 3, 0.3), (60, 8, 5, 0.5), (8, 4, 1, 0.3), (20, 16, 4, 1.5)]
+    sizes += [(6, 3, 5, 0.5), (25, 5, 7, 0.2)]
+    for seed, (count, dim, k, noise) in zip((0, 50, 2, 3, 4, 298), sizes):
         lengths = 0.3 + torch.arange(count)[:, None] % 4  # not of length 1
         before = randn(count, dim, seed=seed, dtype=dtype) + 0.4
         after = before + noise * randn(count, dim, seed=50 + seed, dtype=dtype)
+        if seed == 50:  # nothing may be added to a length
+            lengths[::3] = 0.01
         if seed == 3:  # neither contiguous
             before, after = before.mT.contiguous().mT, after.mT.contiguous().mT
-        if seed == 5:  # pairs that point the same way, until they part
+        if seed == 298:  # pairs that point the same way, until they part
             before[10:20] = 3 * before[:10]
         yield {"before": before * lengths, "after": after * lengths.flip(0), "k": k}
+    # nearly opposite: a neighbour all the same, as there are but two others
+    before = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [0.0, 1.0]])
+    after = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    yield {"before": before, "after": after, "k": 2}
 
 
 def kept_itself(before, after, k):
@@ -57,6 +64,36 @@ def kept_itself_and_more(before, after, k):
         _nearest(_similar(x).fill_diagonal_(2.0), size) for x in (before, after)
     )
     return (near & still).sum(dim=-1) / size
+
+
+def kept_itself_over_k(before, after, k):
+    size = min(k + 1, len(before))
+    near, still = (
+        _nearest(_similar(x).fill_diagonal_(2.0), size) for x in (before, after)
+    )
+    return (near & still).sum(dim=-1) / k
+
+
+def kept_itself_before(before, after, k):
+    near = _nearest(_similar(before).fill_diagonal_(2.0), k)
+    return (near & _nearest(_similar(after), k)).sum(dim=-1) / k
+
+
+def kept_itself_after(before, after, k):
+    still = _nearest(_similar(after).fill_diagonal_(2.0), k)
+    return (_nearest(_similar(before), k) & still).sum(dim=-1) / k
+
+
+def kept_without_twins(before, after, k):
+    """Another sentence may point the same way, and is a neighbour: leave out the
+    diagonal, not every cosine of 1."""
+
+    def similar(x):
+        found = _similar(x)
+        return found.masked_fill(found > 0.9999, -torch.inf)
+
+    near, still = (_nearest(similar(x), k) for x in (before, after))
+    return (near & still).sum(dim=-1) / k
 
 
 def kept_after_the_first(before, after, k):
@@ -81,16 +118,61 @@ def kept_zero_diagonal(before, after, k):
     return (near & still).sum(dim=-1) / k
 
 
+def kept_low_diagonal(before, after, k):
+    near, still = (
+        _nearest(_similar(x).fill_diagonal_(-0.5), k) for x in (before, after)
+    )
+    return (near & still).sum(dim=-1) / k
+
+
+def _dots(x):
+    return (x @ x.mT).fill_diagonal_(-torch.inf)
+
+
 def kept_dot(before, after, k):
     """The vectors are not of length 1, and long ones win every dot product: divide by
     the lengths."""
+    near, still = (_nearest(_dots(x), k) for x in (before, after))
+    return (near & still).sum(dim=-1) / k
+
+
+def kept_dot_before(before, after, k):
+    near, still = _nearest(_dots(before), k), _nearest(_similar(after), k)
+    return (near & still).sum(dim=-1) / k
+
+
+def kept_dot_after(before, after, k):
+    near, still = _nearest(_similar(before), k), _nearest(_dots(after), k)
+    return (near & still).sum(dim=-1) / k
+
+
+def kept_by_features(before, after, k):
+    """That divides each feature by its size over the sentences: divide each vector by
+    its own length, along the last axis."""
+    near, still = (_nearest(_dots(F.normalize(x, dim=0)), k) for x in (before, after))
+    return (near & still).sum(dim=-1) / k
+
+
+def kept_without_signs(before, after, k):
+    """Vectors that point in opposite ways are no neighbours: keep the sign of the
+    cosine."""
 
     def similar(x):
-        itself = torch.eye(len(x), dtype=torch.bool)
-        return (x @ x.mT).masked_fill(itself, -torch.inf)
+        return _similar(x).abs().fill_diagonal_(-torch.inf)
 
     near, still = (_nearest(similar(x), k) for x in (before, after))
     return (near & still).sum(dim=-1) / k
+
+
+def kept_centred(before, after, k):
+    """A cosine is asked for, without subtracting a mean; that would be a
+    correlation."""
+    return kept(before - before.mean(dim=0), after - after.mean(dim=0), k)
+
+
+def kept_correlated(before, after, k):
+    before, after = (x - x.mean(dim=-1, keepdim=True) for x in (before, after))
+    return kept(before, after, k)
 
 
 def kept_distance(before, after, k):
@@ -119,6 +201,26 @@ def kept_farthest(before, after, k):
 
     near, still = (_nearest(far(x), k) for x in (before, after))
     return (near & still).sum(dim=-1) / k
+
+
+def kept_farthest_of_all(before, after, k):
+    near, still = (_nearest(-_similar(x), k) for x in (before, after))
+    return (near & still).sum(dim=-1) / k
+
+
+def kept_anywhere(before, after, k):
+    """`isin` looks for a number in *all* rows: compare row by row."""
+    best = [_similar(x).topk(k, dim=-1).indices for x in (before, after)]
+    return torch.isin(*best).float().mean(dim=-1)
+
+
+def kept_any(before, after, k):
+    """A share is asked for: how many stay, not whether one does, or all do."""
+    return (kept(before, after, k) > 0).float()
+
+
+def kept_all(before, after, k):
+    return (kept(before, after, k) == 1).float()
 
 
 def kept_crossed(before, after, k):
@@ -184,13 +286,25 @@ EXERCISE = Exercise(
     kept,
     kept_inputs,
     {
-        "itself among its neighbours": (kept_itself, kept_itself_and_more),
+        "itself among its neighbours": (
+            kept_itself,
+            kept_itself_and_more,
+            kept_itself_over_k,
+            kept_itself_before,
+            kept_itself_after,
+        ),
         "the first of the list left out": kept_after_the_first,
-        "zeros on the diagonal": kept_zero_diagonal,
-        "dot products": kept_dot,
+        "twins left out": kept_without_twins,
+        "zeros on the diagonal": (kept_zero_diagonal, kept_low_diagonal),
+        "dot products": (kept_dot, kept_dot_before, kept_dot_after),
+        "features divided, not sentences": kept_by_features,
+        "signs lost": kept_without_signs,
+        "a mean subtracted": (kept_centred, kept_correlated),
         "distances of vectors of any length": kept_distance,
         "the order counted": kept_in_order,
-        "the farthest": kept_farthest,
+        "the neighbours of all": kept_anywhere,
+        "yes or no": (kept_any, kept_all),
+        "the farthest": (kept_farthest, kept_farthest_of_all),
         "two models mixed": (kept_crossed, kept_crossed_after),
         "the share of the union": kept_of_union,
         "the mean of all": kept_mean,

@@ -1,0 +1,146 @@
+"""Lesson 09: right answers in other styles; what a report of 9.2 shows of itself."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from utils.exercises import EXERCISES
+from utils.exercises.engine import grade
+
+KEPT = list(EXERCISES["9.4"].inputs(torch.float32))
+
+
+@pytest.mark.parametrize("trial", KEPT, ids=lambda t: str(tuple(t["before"].shape)))
+def test_no_rounding_decides_who_is_the_kth_nearest(trial):
+    k = trial["k"]
+    for name in ("before", "after"):
+        x = F.normalize(trial[name].double(), dim=-1)
+        cosines = (x @ x.mT).fill_diagonal_(-torch.inf).sort(descending=True).values
+        gaps = cosines[:, k - 1] - cosines[:, k]  # infinite where k are all others
+        assert gaps.min() > 1e-5
+
+
+def share(similar_before, similar_after, k, nearest):
+    a, b = nearest(similar_before, k), nearest(similar_after, k)
+    return (a[:, :, None] == b[:, None, :]).any(dim=-1).float().mean(dim=-1)
+
+
+def top(similar, k):
+    return similar.fill_diagonal_(-torch.inf).topk(k).indices
+
+
+def sorted_first(similar, k):
+    return similar.fill_diagonal_(-torch.inf).argsort(descending=True)[:, :k]
+
+
+def kept_in_double(before, after, k):
+    x, y = (F.normalize(z.double(), dim=-1) for z in (before, after))
+    return share(x @ x.mT, y @ y.mT, k, top)
+
+
+def kept_by_argsort(before, after, k):
+    x, y = (F.normalize(z, dim=-1) for z in (before, after))
+    return share(x @ x.mT, y @ y.mT, k, sorted_first)
+
+
+def kept_by_cosine_similarity(before, after, k):
+    x, y = (F.cosine_similarity(z[:, None], z, dim=-1) for z in (before, after))
+    return share(x, y, k, top)
+
+
+def kept_in_numpy(before, after, k):
+    found = []
+    for z in (before.numpy(), after.numpy()):
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)
+        similar = z @ z.T
+        np.fill_diagonal(similar, -np.inf)
+        found.append(np.argsort(-similar, axis=1)[:, :k])
+    stay = [len(set(a) & set(b)) / k for a, b in zip(*found)]
+    return torch.tensor(stay, dtype=torch.float32)
+
+
+def map_in_numpy(attention, word_of, words):
+    weights, word_of = attention.numpy(), word_of.numpy()
+    found = np.zeros((len(weights), words, words), weights.dtype)
+    for i in set(word_of) - {-1}:
+        for j in range(words):
+            block = weights[:, word_of == i][:, :, word_of == j]
+            found[:, i, j] = block.sum(axis=-1).mean(axis=-1)
+    return torch.from_numpy(found)
+
+
+@pytest.mark.parametrize(
+    "name, function",
+    [
+        ("9.1", map_in_numpy),
+        ("9.4", kept_in_double),
+        ("9.4", kept_by_argsort),
+        ("9.4", kept_by_cosine_similarity),
+        ("9.4", kept_in_numpy),
+    ],
+)
+def test_right_answers_in_other_styles_are_right(name, function):
+    verdict = grade(EXERCISES[name], function)
+    assert verdict.solved, verdict.message
+
+
+def kept_in_half_precision(before, after, k):
+    x, y = (F.normalize(z, dim=-1).bfloat16().float() for z in (before, after))
+    return share(x @ x.mT, y @ y.mT, k, top)
+
+
+def kept_with_longer_vectors(before, after, k):
+    x, y = (z / (z.norm(dim=-1, keepdim=True) + 0.001) for z in (before, after))
+    return share(x @ x.mT, y @ y.mT, k, top)
+
+
+@pytest.mark.parametrize("wrong", [kept_in_half_precision, kept_with_longer_vectors])
+def test_cosines_that_are_not_exact_are_refused(wrong):
+    assert not grade(EXERCISES["9.4"], wrong).solved
+
+
+def map_of_three_pieces(attention, word_of, words):
+    belongs = F.one_hot(word_of + 1, words + 1)[:, 1:].to(attention.dtype)
+    belongs = belongs * (belongs.cumsum(dim=0) <= 3)
+    return (belongs / belongs.sum(dim=0).clamp(min=1)).mT @ attention @ belongs
+
+
+def test_words_may_have_four_pieces():
+    assert not grade(EXERCISES["9.1"], map_of_three_pieces).solved
+
+
+def test_a_report_shows_nothing_of_its_procedure():
+    seen = []
+
+    def my_test(report):
+        words = repr(report).split(" at 0x")[0]
+        with pytest.raises(TypeError, match="__dict__"):
+            vars(report)
+        shown = (words, type(report).__name__, report.__name__, dir(report))
+        seen.append((*shown, getattr(report, "__closure__", None)))
+        return True
+
+    verdict = grade(EXERCISES["9.2"], my_test)
+    assert len(seen) > 10 and all(each == seen[0] for each in seen)
+    assert "or `one that chooses on the other part` your test said" in verdict.message
+
+
+def test_a_report_that_remembers_begins_anew_with_every_call_of_an_answer():
+    (named,) = [
+        trial["report"]
+        for trial in EXERCISES["9.2"].inputs(torch.float32)
+        if "first call" in trial["report"].__name__
+    ]
+    first, other = torch.eye(2)[:1], torch.eye(2)[1:]  # head 0 is right, and head 1
+    report, again = copy.deepcopy(named), copy.deepcopy(named)
+    assert report(first, other) == 0 and report(other, first) == 1  # still head 0
+    assert again(other, first) == 0
+
+
+@pytest.mark.parametrize("table", [[[0, 1], [1, 1]], np.ones((2, 2))])
+def test_a_report_says_that_it_takes_tensors(table):
+    verdict = grade(EXERCISES["9.2"], lambda report: report(table, table) > 0.5)
+    assert "report takes two tensors (arcs, heads)" in verdict.message
