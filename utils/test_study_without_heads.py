@@ -36,10 +36,11 @@ def test_the_sets_are_those_of_the_script(study, stored):
         assert len({tuple(gone) for gone in sets}) == len(sets) == study.DRAWS
         assert all(len(set(gone)) == len(best) for gone in sets), kind
     layers = {layer: len(heads) for layer, heads in study.grouped(best).items()}
-    for gone in drawn["same_layers"]:
+    for gone in drawn["same layers"]:
         assert {n: len(heads) for n, heads in study.grouped(gone).items()} == layers
-    for gone in drawn["not_resting"]:
+    for gone in drawn["others"] + drawn["others, layers 0-4"]:
         assert not set(gone) & {*best, *stored["resting"]}
+    assert all(5 not in study.grouped(gone) for gone in drawn["others, layers 0-4"])
 
 
 def test_a_row_that_differs_is_named(study, stored):

@@ -5,9 +5,9 @@ usage: python assets/studies/without_heads.py            writes without_heads.js
 
 Without each of the 72 heads alone; without the heads that beat their fixed offset in
 treebank.json, up, all together; and without as many heads of the same layers, or as
-many others, of any layer, that do not rest on [CLS], each drawn 24 times. Of the
-course's 203 sentences: the share of their five nearest that stay, and by how much the
-cosines of all pairs change in the mean.
+many others that do not rest on [CLS], of all layers or of all but the last, each drawn
+24 times. Of the course's 203 sentences: the share of their five nearest that stay, and
+by how much the cosines of all pairs change in the mean.
 """
 
 import json
@@ -101,6 +101,7 @@ def draws(best: list[str], resting: list[str]) -> dict[str, list[list[str]]]:
     """Return sets of as many heads: of the same layers; or others, not resting."""
     generator = torch.Generator().manual_seed(0)
     pool = [name for name in NAMES if name not in {*resting, *best}]
+    earlier = [name for name in pool if not name.startswith("5.")]
 
     def some(names: list[str], count: int) -> list[str]:
         order = torch.randperm(len(names), generator=generator)[:count]
@@ -112,8 +113,9 @@ def draws(best: list[str], resting: list[str]) -> dict[str, list[list[str]]]:
         return sum((some(layers[n], size) for n, size in sizes.items()), [])
 
     return {
-        "same_layers": [of_layers() for _ in range(DRAWS)],
-        "not_resting": [some(pool, len(best)) for _ in range(DRAWS)],
+        "same layers": [of_layers() for _ in range(DRAWS)],
+        "others": [some(pool, len(best)) for _ in range(DRAWS)],
+        "others, layers 0-4": [some(earlier, len(best)) for _ in range(DRAWS)],
     }
 
 
