@@ -10,12 +10,19 @@ FOLDER = Path(__file__).resolve().parents[1] / "assets" / "studies"
 
 
 def script_of(name: str) -> ModuleType:
-    """Return the script of a study, as a module: assets/studies/NAME.py."""
-    path = FOLDER / f"{name}.py"
+    """Return the script of a study, as a module: assets/studies/NAME.py.
+
+    Raises FileNotFoundError where there is none.
+    """
+    path, search = FOLDER / f"{name}.py", list(sys.path)
     spec = importlib.util.spec_from_file_location(f"studies.{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+        sys.path[:] = search  # the script puts the project in front
     return module
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from utils.studies import FOLDER, as_json
+from utils.studies import FOLDER, as_json, script_of
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ def test_one_run_again_is_as_stored(name):
     done = subprocess.run(command, env=quiet, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stored" in done.stdout
+
+
+def test_a_script_leaves_nothing_behind():
+    before = list(sys.path)
+    assert script_of("length").STORED == FOLDER / "length.json"
+    with pytest.raises(FileNotFoundError):
+        script_of("nonsense")
+    assert "studies.length" not in sys.modules and sys.path == before
+    assert "studies.nonsense" not in sys.modules
 
 
 def test_every_study_has_its_script():
@@ -39,6 +48,7 @@ def test_a_study_is_written_whole_with_a_line_for_each_row():
     "name, rows",
     [
         ("length", "runs"),
+        ("language_model", "runs"),
         ("specialisation", "runs"),
         ("treebank", "rows"),
         ("without_heads", "runs"),

@@ -1,4 +1,4 @@
-"""The stored study of lesson 08: complete, of this script, and still repeatable."""
+"""The stored study of lesson 08: complete, of this script, and able to disagree."""
 
 import copy
 import json

@@ -22,7 +22,8 @@ def stored(study):
 def test_every_head_is_taken_away_once(study, stored):
     assert [row["gone"] for row in stored["runs"]] == [[name] for name in study.NAMES]
     assert len(study.NAMES) == len(set(study.NAMES)) == 72
-    assert stored["sentences"] == 203
+    assert (stored["sentences"], stored["nearest"]) == (203, study.NEAREST)
+    assert stored["model"] == {"revision": study.REVISION, "sha256": study.SHA256}
 
 
 def test_the_sets_are_those_of_the_script(study, stored):

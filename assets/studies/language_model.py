@@ -31,6 +31,7 @@ from utils.attention import MultiHeadAttention  # noqa: E402
 from utils.data import Corpus, python_docs  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.positions import Rotary  # noqa: E402
+from utils.studies import as_json  # noqa: E402
 from utils.training import train  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".json")
@@ -236,14 +237,7 @@ def main() -> None:
             spent = time.process_time() - start
             print(f"{variant:12s} seed {seed}: {done['validation'][-1]}, {spent:.0f} s")
             sys.stdout.flush()
-    write(stored)
-
-
-def write(stored: dict) -> None:
-    """Write the study, one run a line."""
-    lines = json.dumps({**stored, "runs": []})[:-2]
-    runs = ",\n".join(json.dumps(one) for one in stored["runs"])
-    FILE.write_text(f"{lines}\n{runs}\n]}}\n", encoding="utf-8")
+    FILE.write_text(as_json(stored), encoding="utf-8")
 
 
 def check() -> int:

@@ -26,11 +26,16 @@ def _ends(means, low=ENDS[0], high=ENDS[1]):
     return means.nanquantile(wanted).float()
 
 
-def interval(right: Tensor, sentence: Tensor, drawn: Tensor) -> Tensor:
-    """The reference: with a sentence all its arcs are drawn, as often as it is."""
+def _means(right, sentence, drawn):
+    """Return the accuracy of each draw; NaN: a draw without any arc."""
     times = _times(drawn, drawn.shape[1])
     hits, arcs = _sums(right, sentence, drawn.shape[1])
-    return _ends((times @ hits) / (times @ arcs))  # NaN: a draw without any arc
+    return (times @ hits) / (times @ arcs)
+
+
+def interval(right: Tensor, sentence: Tensor, drawn: Tensor) -> Tensor:
+    """The reference: with a sentence all its arcs are drawn, as often as it is."""
+    return _ends(_means(right, sentence, drawn))
 
 
 def interval_inputs(dtype):
@@ -123,9 +128,7 @@ def empty_as_zero(right, sentence, drawn):
 
 
 def empty_as_nan(right, sentence, drawn):
-    times = _times(drawn, drawn.shape[1])
-    hits, arcs = _sums(right, sentence, drawn.shape[1])
-    means = (times @ hits) / (times @ arcs)
+    means = _means(right, sentence, drawn)
     return means.quantile(torch.tensor(ENDS, dtype=means.dtype)).float()
 
 
@@ -154,12 +157,6 @@ def over_sentences(right, sentence, drawn):
     times = _times(drawn, drawn.shape[1])
     hits, _ = _sums(right, sentence, drawn.shape[1])
     return _ends((times @ hits) / drawn.shape[1])
-
-
-def _means(right, sentence, drawn):
-    times = _times(drawn, drawn.shape[1])
-    hits, arcs = _sums(right, sentence, drawn.shape[1])
-    return (times @ hits) / (times @ arcs)
 
 
 def ninety(right, sentence, drawn):

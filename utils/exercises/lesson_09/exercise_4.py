@@ -41,9 +41,11 @@ def kept_inputs(dtype):
             lengths[::3] = 0.01
         if seed == 3:  # neither contiguous
             before, after = before.mT.contiguous().mT, after.mT.contiguous().mT
-        if seed == 298:  # pairs that point the same way, until they part
-            before[10:20] = 3 * before[:10]
         yield {"before": before * lengths, "after": after * lengths.flip(0), "k": k}
+    # two that point exactly the same way, until they part
+    before = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
+    after = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
+    yield {"before": before, "after": after, "k": 1}
     # nearly opposite: a neighbour all the same, as there are but two others
     before = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [0.0, 1.0]])
     after = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
@@ -108,6 +110,14 @@ def _nearest_after_the_first(x, k):
     similar = x @ x.mT
     best = similar.topk(k + 1, dim=-1).indices[:, 1:]
     return torch.zeros_like(similar, dtype=torch.bool).scatter(1, best, True)
+
+
+def kept_after_the_first_sorted(before, after, k):
+    best = []
+    for x in (before, after):
+        x = F.normalize(x.double(), dim=-1)
+        best.append((x @ x.mT).argsort(dim=-1, descending=True)[:, 1 : k + 1])
+    return (best[0][:, :, None] == best[1][:, None]).any(dim=-1).float().mean(dim=-1)
 
 
 def kept_zero_diagonal(before, after, k):
@@ -293,7 +303,10 @@ EXERCISE = Exercise(
             kept_itself_before,
             kept_itself_after,
         ),
-        "the first of the list left out": kept_after_the_first,
+        "the first of the list left out": (
+            kept_after_the_first,
+            kept_after_the_first_sorted,
+        ),
         "twins left out": kept_without_twins,
         "zeros on the diagonal": (kept_zero_diagonal, kept_low_diagonal),
         "dot products": (kept_dot, kept_dot_before, kept_dot_after),
