@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from utils.attention import MultiHeadAttention, causal_mask, merge_heads, split_heads
 
 sdpa = F.scaled_dot_product_attention
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def pair(embed_dim=8, num_heads=2, **options):
@@ -233,16 +234,25 @@ class WithoutWeights(nn.Module):
         return self.layer(x, x, x, **options)[0]
 
 
-@pytest.mark.parametrize("how", ["compiled", "exported"])
-def test_row_10_traced_code_skips_the_fast_path(layers, x, how):
+def test_row_10_exported_code_skips_the_fast_path(layers, x):
     model, hidden = WithoutWeights(frozen(layers[0])), nothing_to_read()
-    if how == "compiled":
-        torch._dynamo.reset()
-        traced = torch.compile(model, backend="eager")
-    else:
-        traced = torch.export.export(model, (x, hidden)).module()
+    exported = torch.export.export(model, (x, hidden)).module()
     assert model(x, hidden)[1].isnan().all()
-    close(traced(x, hidden)[1], layers[0].out_proj.bias.detach().expand(5, 8))
+    close(exported(x, hidden)[1], layers[0].out_proj.bias.detach().expand(5, 8))
+
+
+@pytest.mark.skipif(
+    (2, 6) < VERSION < (2, 11), reason="which of them changed it has not been looked up"
+)
+def test_row_10_compiled_code_skips_the_fast_path(layers, x):
+    """torch 2.6 does not; 2.11 and 2.13 do."""
+    model, hidden = WithoutWeights(frozen(layers[0])), nothing_to_read()
+    torch._dynamo.reset()
+    found = torch.compile(model, backend="eager")(x, hidden)[1]
+    if VERSION == (2, 6):
+        assert found.isnan().all()
+    else:
+        close(found, layers[0].out_proj.bias.detach().expand(5, 8))
 
 
 def test_row_10_ours_says_the_same_when_compiled(layers, x):
