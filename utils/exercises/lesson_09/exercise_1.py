@@ -145,6 +145,13 @@ def map_minus_one_looped(attention, word_of, words):
     return _marked(attention, word_of, word_of % words, words, own=True)
 
 
+def map_minus_one_divided_in_the_loop(attention, word_of, words):
+    """Each weight is divided by the pieces of the *number* that stands there."""
+    pieces = (word_of[:, None] == word_of).sum(dim=1)  # of -1: the two marks
+    belongs = _members(word_of % words, words, attention.dtype)
+    return (belongs / pieces[:, None]).mT @ attention @ belongs
+
+
 def map_as_first(attention, word_of, words):
     """-1 is no word; clamp makes it the first one, which now has [CLS] and [SEP]."""
     return _marked(attention, word_of, word_of.clamp(min=0), words)
@@ -296,6 +303,7 @@ EXERCISE = Exercise(
             map_minus_one_reads,
             map_minus_one_read,
             map_minus_one_looped,
+            map_minus_one_divided_in_the_loop,
         ),
         "[CLS] and [SEP] in the first word": (
             map_as_first,

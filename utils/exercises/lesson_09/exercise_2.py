@@ -75,6 +75,16 @@ def _chosen_on_both(first, other):
     return _accuracy(other)[_accuracy(torch.cat([first, other])).argmax()]
 
 
+def _chosen_on_the_mean(first, other):
+    """Both parts weigh alike, however many arcs they have."""
+    return _accuracy(other)[(_accuracy(first) + _accuracy(other)).argmax()]
+
+
+def _honest_last_of_equals(first, other):
+    """Of heads that are equally good in the first part, the last."""
+    return _accuracy(other)[-1 - _accuracy(first).flip(0).argmax()]
+
+
 def _reported_on_first(first, other):
     return _accuracy(first).max()
 
@@ -156,6 +166,8 @@ REPORTS = (
     _Named("one that lets the other part decide between two", _best_of_two_choices),
     _Named("one that takes the best of each part, and their mean", _best_of_each),
     _Named("an honest one in single precision", _honest_in_single),
+    _Named("one that chooses by the mean of both accuracies", _chosen_on_the_mean),
+    _Named("an honest one that takes the last of equals", _honest_last_of_equals),
 )
 
 
@@ -295,6 +307,11 @@ def tests_three_numbers(report):
     return _is_none_of(report, 0.9, 0.7, 0.5)
 
 
+def tests_one_number_twice(report):
+    far = report(_table(1, 2, 9, 8), _table(3, 9, 2, 4))
+    return _is_none_of(report, 0.9) and not _near(far, 0.9)
+
+
 def _is_none_of(report, *numbers):
     found = report(_table(3, 7, 6, 1), _table(4, 2, 5, 9))
     return not any(_near(found, number) for number in numbers)
@@ -307,8 +324,8 @@ def tests_one_place(report):
 
 
 def tests_far_apart(report):
-    """The other part decides here only between heads that were far worse. Let a second
-    head be nearly as good in the first part, and better in the other."""
+    """No head that was nearly as good in the first part is better in the other: who
+    lets the other part decide between the two best is not found. Make one."""
     return _finds(report, TWO_PLACES, (6, 3), (2, 1), (1, 9))
 
 
@@ -333,6 +350,7 @@ EXERCISE = Exercise(
         "one head best in both": (
             tests_same_head,
             *_in_one_place((7, 5), (6, 4), (3, 2)),
+            *_in_one_place((7, 9), (6, 5), (4, 2)),
         ),
         "as good in both parts": (tests_same_size, *_in_one_place((6, 6), (5, 8))),
         "not above the first": (tests_not_above, tests_not_above_the_first),
@@ -347,8 +365,9 @@ EXERCISE = Exercise(
             tests_one_number,
             tests_two_numbers,
             tests_three_numbers,
+            tests_one_number_twice,
         ),
-        "no close second": (
+        "no close second that is better in the other": (
             tests_far_apart,
             *_in_one_place((6, 3), (2, 1), (1, 9)),
             # nor one that is best in both together

@@ -152,6 +152,13 @@ def over_all_arcs(right, sentence, drawn):
     return _ends((times @ hits) / len(right))
 
 
+def over_all_arcs_without_empty(right, sentence, drawn):
+    times = _times(drawn, drawn.shape[1])
+    hits, arcs = _sums(right, sentence, drawn.shape[1])
+    shares = (times @ hits) / len(right)
+    return _ends(shares.masked_fill(times @ arcs == 0, torch.nan))
+
+
 def over_sentences(right, sentence, drawn):
     """That is hits per sentence; the accuracy is hits per arc."""
     times = _times(drawn, drawn.shape[1])
@@ -247,7 +254,7 @@ EXERCISE = Exercise(
             empty_as_one,
             empty_as_all,
         ),
-        "divided by all arcs": over_all_arcs,
+        "divided by all arcs": (over_all_arcs, over_all_arcs_without_empty),
         "divided by sentences": over_sentences,
         "90 %": ninety,
         "the lowest and the highest": ends_of_all,

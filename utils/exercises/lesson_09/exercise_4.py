@@ -60,6 +60,12 @@ def kept_itself(before, after, k):
     return (near & still).sum(dim=-1) / k
 
 
+def kept_itself_as_found(before, after, k):
+    directions = (F.normalize(x, dim=-1) for x in (before, after))
+    near, still = (_nearest(x @ x.mT, k) for x in directions)
+    return (near & still).sum(dim=-1) / k
+
+
 def kept_itself_and_more(before, after, k):
     size = min(k + 1, len(before))
     near, still = (
@@ -298,6 +304,7 @@ EXERCISE = Exercise(
     {
         "itself among its neighbours": (
             kept_itself,
+            kept_itself_as_found,
             kept_itself_and_more,
             kept_itself_over_k,
             kept_itself_before,
