@@ -11,7 +11,7 @@ Attention and what is built of it:
   pretrained.py     find, verify and load the files of that encoder
   data.py           tasks with a known answer, and the text inside Python
   training.py       one training loop, for one model or for many seeds at once
-  studies.py        the stored studies: their scripts, and how results are written
+  studies.py        the stored studies: how their scripts run, how results are written
 
 Looking at heads:
   recording.py      the weights of every layer, while a model reads

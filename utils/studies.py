@@ -1,8 +1,9 @@
-"""Stored studies: where their scripts are, and how their results are written."""
+"""Stored studies: how their scripts are run, and how their results are written."""
 
 import importlib.util
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -40,3 +41,26 @@ def as_json(study: dict, rows: str = "runs") -> str:
     head = {name: value for name, value in study.items() if name != rows}
     lines = ",\n".join(json.dumps(row) for row in study[rows])
     return f'{json.dumps(head, indent=1)[:-2]},\n "{rows}": [\n{lines}\n]}}\n'
+
+
+def command_line(
+    arguments: Sequence[str],
+    stored: Path,
+    usage: str,
+    study: Callable[[], dict],
+    misfits: Callable[[dict], list[str]],
+) -> int:
+    """Run a study's script; return its exit code.
+
+    Without arguments the study is written to `stored`. With --check, misfits(what is
+    stored) repeats some of it and returns a sentence for each number that differs.
+    """
+    if arguments == ["--check"]:
+        said = misfits(json.loads(stored.read_text(encoding="utf-8")))
+        print("\n".join(said) or "What was repeated is as stored.")
+        return int(bool(said))
+    if arguments:
+        print(usage)
+        return 2
+    stored.write_text(as_json(study()), encoding="utf-8")
+    return 0

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from utils.studies import FOLDER, as_json, script_of
+from utils.studies import FOLDER, as_json, command_line, script_of
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,20 @@ def test_one_run_again_is_as_stored(name):
     done = subprocess.run(command, env=quiet, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stored" in done.stdout
+
+
+def test_the_command_line_writes_checks_and_explains(tmp_path, capsys):
+    path, found = tmp_path / "study.json", {"seeds": 1, "runs": [[1]]}
+
+    def run(*arguments, misfits=lambda stored: []):
+        return command_line(list(arguments), path, "usage: …", lambda: found, misfits)
+
+    assert run("more") == run("--check", "more") == 2 and not path.exists()
+    assert "usage" in capsys.readouterr().out
+    assert run() == 0 and json.loads(path.read_text("utf-8")) == found
+    assert run("--check", misfits=lambda stored: [f"{stored['seeds']} seed"]) == 1
+    assert capsys.readouterr().out == "1 seed\n"
+    assert run("--check") == 0 and "as stored" in capsys.readouterr().out
 
 
 def test_a_script_leaves_nothing_behind():

@@ -37,7 +37,7 @@ from utils.positions import (  # noqa: E402
     rotary_angles,
     rotate_pairs,
 )
-from utils.studies import as_json  # noqa: E402
+from utils.studies import command_line  # noqa: E402
 from utils.training import train, train_many  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
@@ -341,15 +341,9 @@ def misfits(stored: dict, parts: list[float]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
-    if arguments == ["--check"]:
-        said = misfits(json.loads(STORED.read_text(encoding="utf-8")), repeated())
-        print("\n".join(said) or f"{', '.join(map(str, CHECKED))}: as stored.")
-        return bool(said)
-    if arguments:
-        print(__doc__)
-        return 2
-    STORED.write_text(as_json(study()), encoding="utf-8")
-    return 0
+    return command_line(
+        arguments, STORED, __doc__, study, lambda stored: misfits(stored, repeated())
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from utils.encoder import Encoder  # noqa: E402
 from utils.heads import on_keys, record_attention  # noqa: E402
 from utils.interventions import ablate  # noqa: E402
 from utils.pretrained import REVISION, SHA256, load_minilm  # noqa: E402
-from utils.studies import as_json  # noqa: E402
+from utils.studies import command_line  # noqa: E402
 from utils.treebank import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
@@ -136,6 +136,14 @@ def study() -> dict:
     }
 
 
+def repeated(stored: dict) -> list[dict]:
+    """Return some rows once more."""
+    sentences = Sentences()
+    sets = [rows[0]["gone"] for rows in stored["sets"].values()]
+    some = [["0.0"], ["5.10"], stored["best"]["gone"], *sets]
+    return [sentences.without(gone) for gone in some]
+
+
 def misfits(stored: dict, again: list[dict]) -> list[str]:
     """Return a sentence for each repeated row that is not as stored."""
     known = [stored["best"], *stored["runs"], *sum(stored["sets"].values(), [])]
@@ -152,18 +160,9 @@ def misfits(stored: dict, again: list[dict]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
-    if arguments == ["--check"]:
-        stored, sentences = json.loads(STORED.read_text("utf-8")), Sentences()
-        sets = [rows[0]["gone"] for rows in stored["sets"].values()]
-        some = [["0.0"], ["5.10"], stored["best"]["gone"], *sets]
-        said = misfits(stored, [sentences.without(gone) for gone in some])
-        print("\n".join(said) or f"{len(some)} sets of heads: as stored")
-        return bool(said)
-    if arguments:
-        print(__doc__)
-        return 2
-    STORED.write_text(as_json(study()), encoding="utf-8")
-    return 0
+    return command_line(
+        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated(old))
+    )
 
 
 if __name__ == "__main__":

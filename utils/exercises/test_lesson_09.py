@@ -140,6 +140,41 @@ def test_a_report_that_remembers_begins_anew_with_every_call_of_an_answer():
     assert again(other, first) == 0
 
 
+def table(*hits, arcs=10):
+    return (torch.arange(arcs)[:, None] < torch.tensor(hits)).double()
+
+
+def rolled(columns, by):
+    return (*columns[-by:], *columns[:-by])
+
+
+def never_weighs_the_parts_alike(report):
+    """One who chooses by the mean of both accuracies is right on all of these pairs."""
+    first, other = (4, 3, 1, 2), (20, 30, 90, 50)
+    pairs = [
+        (table(*rolled(first, by), arcs=4), table(*rolled(other, by), arcs=100))
+        for by in range(4)
+    ]
+    return all(abs(report(*pair) - 0.2) < 1e-6 for pair in pairs)
+
+
+def demands_the_first_of_equals(report):
+    pairs = [((7, 7, 3, 1), (2, 9, 5, 4)), ((1, 3, 7, 7), (5, 4, 2, 9))]
+    return all(abs(report(table(*a), table(*b)) - 0.2) < 1e-6 for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (never_weighs_the_parts_alike, "the mean of both accuracies"),
+        (demands_the_first_of_equals, "the last of equals"),
+    ],
+)
+def test_only_one_procedure_sees_these_tests(wrong, said):
+    verdict = grade(EXERCISES["9.2"], wrong)
+    assert not verdict.solved and said in verdict.message
+
+
 @pytest.mark.parametrize("table", [[[0, 1], [1, 1]], np.ones((2, 2))])
 def test_a_report_says_that_it_takes_tensors(table):
     verdict = grade(EXERCISES["9.2"], lambda report: report(table, table) > 0.5)
