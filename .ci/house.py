@@ -23,7 +23,13 @@ METADATA = {  # all that a notebook says about itself; .ci/refresh writes it
     },
     "language_info": {"name": "python"},
 }
-CELL_METADATA = {"tags", "jupyter", "cellView", "jp-MarkdownHeadingCollapsed"}
+CELL_METADATA = {
+    "tags",
+    "jupyter",
+    "cellView",
+    "jp-MarkdownHeadingCollapsed",
+    "shows_broken",  # {exercise: [mistakes]}: what the cell shows, its checker rejects
+}
 FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 
 # The set-up cell of every notebook, folded, and the line of Markdown right above it.

@@ -19,9 +19,9 @@ from utils.recording import attention_layers, recorded
 
 __all__ = [
     "best_of",
-    "even_spread",
-    "sharpened_twin",
-    "untrained_twin",
+    "uniform_attention",
+    "entropy_matched_copy",
+    "untrained_copy",
 ]
 
 RESET = (
@@ -30,23 +30,23 @@ RESET = (
 )  # the second is nn.MultiheadAttention's
 
 
-def even_spread(mask_or_shape, mask: Tensor | None = None) -> Tensor:
+def uniform_attention(mask_or_shape, mask: Tensor | None = None) -> Tensor:
     """Return the attention that reads all that may be read, all alike.
 
-    even_spread(mask): mask (queries, keys), or with more axes in front, bool, True =
-    may be read. even_spread(shape) or even_spread(shape, mask): a shape (batch, heads,
+    uniform_attention(mask): mask (queries, keys), or with more axes in front, bool, True =
+    may be read. uniform_attention(shape) or uniform_attention(shape, mask): a shape (batch, heads,
     queries, keys), so that it can stand beside an attention of that shape.
     A query that may read nothing has zeros. At least four axes come back.
 
     >>> from utils.attention import causal_mask
-    >>> even_spread(causal_mask(2))
+    >>> uniform_attention(causal_mask(2))
     tensor([[[[1.0000, 0.0000],
               [0.5000, 0.5000]]]])
     """
     if isinstance(mask_or_shape, Tensor):
         if mask is not None:
             raise TypeError(
-                "with a mask give a shape first: even_spread(a.shape, mask)."
+                "with a mask give a shape first: uniform_attention(a.shape, mask)."
             )
         mask, shape = mask_or_shape, mask_or_shape.shape
     else:
@@ -69,14 +69,14 @@ def even_spread(mask_or_shape, mask: Tensor | None = None) -> Tensor:
     return mask / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def untrained_twin(model: nn.Module, seed: int) -> nn.Module:
+def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of a model with fresh weights, as its modules draw them.
 
     Every module's reset_parameters() is called, the outer ones last, after
     torch.manual_seed(seed); your own random numbers go on as if nothing was.
 
     >>> layer = MultiHeadAttention(embed_dim=8, num_heads=2)
-    >>> twin = untrained_twin(layer, seed=0)
+    >>> twin = untrained_copy(layer, seed=0)
     >>> bool((twin.query_proj.weight == layer.query_proj.weight).any())
     False
     """
@@ -100,7 +100,7 @@ def untrained_twin(model: nn.Module, seed: int) -> nn.Module:
     return twin
 
 
-def sharpened_twin(
+def entropy_matched_copy(
     untrained: nn.Module,
     inputs,
     entropies: Sequence[Tensor],
@@ -122,7 +122,7 @@ def sharpened_twin(
     are read alike however large the queries are, and biases of positions stay.
 
     >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(4, 6, 8)
-    >>> twin = sharpened_twin(layer, x, [torch.tensor([0.3, 0.6])])
+    >>> twin = entropy_matched_copy(layer, x, [torch.tensor([0.3, 0.6])])
     >>> entropy(twin(x, need_weights=True)[1]).mean(0).tolist()
     [0.3, 0.6]
     """

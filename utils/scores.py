@@ -72,9 +72,11 @@ def score_table(
     seed: of the intervals, see `compare`.
 
     >>> from utils.heads import previous_token
-    >>> from utils.nulls import even_spread
+    >>> from utils.nulls import uniform_attention
     >>> attention = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]]).expand(4, 1, 3, 3)
-    >>> score_table(previous_token, attention, {"even": even_spread((1, 1, 3, 3))})
+    >>> score_table(
+    ...     previous_token, attention, {"even": uniform_attention((1, 1, 3, 3))}
+    ... )
             value          95 %  even   lift            95 %  n
     head 0   1.00  [1.00, 1.00]  0.33  +0.67  [+0.67, +0.67]  4
     """

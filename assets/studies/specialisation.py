@@ -36,7 +36,7 @@ from utils.heads import (  # noqa: E402
 )
 from utils.interventions import ablate, head_importance  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
-from utils.nulls import even_spread, sharpened_twin  # noqa: E402
+from utils.nulls import entropy_matched_copy, uniform_attention  # noqa: E402
 from utils.positions import Learned  # noqa: E402
 from utils.studies import as_json  # noqa: E402
 from utils.training import cross_entropy, train  # noqa: E402
@@ -213,7 +213,7 @@ def sharpened(kind: Kind, seed: int, model, ids: Tensor) -> CausalLM:
     torch.manual_seed(seed)
     found = record_attention(model, ids)
     sharpness = [entropy(a, mask=MASK).nanmean(0) for a in found]
-    return sharpened_twin(kind.make().eval(), ids, sharpness, mask=MASK)
+    return entropy_matched_copy(kind.make().eval(), ids, sharpness, mask=MASK)
 
 
 @torch.no_grad()
@@ -490,7 +490,7 @@ def even_scores() -> dict[str, float]:
     """Return what a head scores that reads all it may, all alike."""
     ids, even = (
         unseen(PERIODS)[0],
-        even_spread((SETTINGS["rows"], 1, LENGTH, LENGTH), MASK),
+        uniform_attention((SETTINGS["rows"], 1, LENGTH, LENGTH), MASK),
     )
     return {
         name: round(metric(even, ids).nanmean().item(), 4)

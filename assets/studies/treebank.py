@@ -31,7 +31,7 @@ from utils import pretrained  # noqa: E402
 from utils.encoder import Encoder  # noqa: E402
 from utils.heads import entropy, record_attention  # noqa: E402
 from utils.masks import padding_mask  # noqa: E402
-from utils.nulls import sharpened_twin, untrained_twin  # noqa: E402
+from utils.nulls import entropy_matched_copy, untrained_copy  # noqa: E402
 from utils.studies import as_json  # noqa: E402
 from utils.syntax import (  # noqa: E402
     DIRECTIONS,
@@ -136,9 +136,9 @@ def twins(encoder: Encoder, inputs: tuple[Tensor, Tensor], seeds: Sequence[int])
         entropy(w, mask=mask).nanmean(0) for w in record_attention(encoder, *inputs)
     ]
     for seed in seeds:
-        untrained = untrained_twin(encoder, seed)
+        untrained = untrained_copy(encoder, seed)
         yield "untrained", untrained
-        yield "sharpened", sharpened_twin(untrained, inputs, sharp, mask=mask)
+        yield "sharpened", entropy_matched_copy(untrained, inputs, sharp, mask=mask)
 
 
 def table(first: Reading, other: Reading) -> dict[tuple, tuple[Tensor, Tensor]]:

@@ -16,7 +16,7 @@ import dis
 import functools
 import io
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -40,16 +40,23 @@ SOLVED, NOT_YET, UNTOUCHED = "solved", "not yet", "not attempted yet"
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A known mistake: its name, why it is wrong, and a function that makes it."""
+
+    name: str
+    why: str
+    function: Callable
+
+
+@dataclass(frozen=True)
 class Exercise:
-    """One exercise, as data.
+    """One exercise, as data; its known mistakes are added by `wrong`.
 
     reference: the right answer. It returns a tensor, a bool, a number, a string, None,
         or tuples, lists and dicts of these, which are compared by value.
     inputs(dtype): yields the arguments of each trial, as dicts by parameter name.
         Arguments are copied for every call; functions are passed through, and
         messages call them by their `__name__`.
-    mistakes: what the learner did -> a function that does it, and whose docstring says
-        why it is wrong; or several functions, where one mistake has several forms.
     gradients: whether an answer must pass gradients on; WITHOUT_NAN: and let no NaN
         arise on the way to them, even one that is thrown away.
     """
@@ -58,22 +65,56 @@ class Exercise:
     title: str
     reference: Callable
     inputs: Callable[[torch.dtype], Iterable[dict]]
-    mistakes: dict[str, Callable | tuple[Callable, ...]]
+    mistakes: dict[str, Callable | tuple[Callable, ...]] = field(default_factory=dict)
     gradients: bool | str = True
+    known: list[Mistake] = field(default_factory=list)
+
+    def __post_init__(self):
+        for name, functions in self.mistakes.items():
+            functions = functions if isinstance(functions, tuple) else (functions,)
+            why = " ".join(functions[0].__doc__.split())
+            self.wrong(name, why, *functions)
+
+    def wrong(self, name: str, why: str = "", *functions: Callable) -> Callable:
+        """Note a known mistake; a decorator, unless its functions are given.
+
+            @exercise.wrong("no scale", "Divide the scores by the root of d_k.")
+            def _(query, key, value): ...
+
+            exercise.wrong("no scale", lambda query, key, value: ...)  # another form
+
+        The name says what was done, `why` what is wrong with it; a further form of the
+        same mistake needs no `why` (see the second call: the function comes first).
+        """
+        if callable(why):
+            why, functions = "", (why, *functions)
+        why = why or next((m.why for m in self.known if m.name == name), "")
+        if not why:
+            raise ValueError(f"{self.name} {name!r}: say why it is wrong.")
+
+        def note(function: Callable) -> Callable:
+            self.known.append(Mistake(name, why, function))
+            return function
+
+        for function in functions:
+            note(function)
+        return note
+
+    def names(self) -> list[str]:
+        """Return the names of the known mistakes, each once, in their order."""
+        return list(dict.fromkeys(mistake.name for mistake in self.known))
 
     def forms(self) -> Iterable[tuple[str, str, Callable]]:
         """Yield (mistake, why it is wrong, function), for each form of each mistake."""
-        for mistake, functions in self.mistakes.items():
-            functions = functions if isinstance(functions, tuple) else (functions,)
-            for function in functions:
-                yield mistake, " ".join(functions[0].__doc__.split()), function
+        for mistake in self.known:
+            yield mistake.name, mistake.why, mistake.function
 
 
 @dataclass(frozen=True)
 class Verdict:
     """How an answer fared.
 
-    mistake: a key of Exercise.mistakes, the name of a slip that is the same in every
+    mistake: the name of a known one, the name of a slip that is the same in every
         exercise (naming.py, slips.py), or None.
     """
 

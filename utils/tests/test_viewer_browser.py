@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from utils.captions import visible
-from utils.test_viewer import HOSTILE, WORDS, heads
+from utils.tests.test_viewer import HOSTILE, WORDS, heads
 from utils.viewer import view_heads
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

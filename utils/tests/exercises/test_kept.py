@@ -19,7 +19,7 @@ from utils import exercises
 from utils.exercises import EXERCISES, answer, check, forget, kept, progress
 from utils.exercises.engine import grade
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEADER = "# Attention, Head by Head: exercise "
 
 
@@ -77,7 +77,7 @@ check("1.1", softmax)
 
 
 def solutions():
-    from utils.exercises.test_solutions import SOLUTIONS, STUBS
+    from utils.tests.exercises.test_solutions import SOLUTIONS, STUBS
 
     return [(n, SOLUTIONS[n], STUBS[n][0]) for n in EXERCISES if n in SOLUTIONS]
 

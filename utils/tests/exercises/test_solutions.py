@@ -12,7 +12,7 @@ from utils import attention
 from utils.exercises import EXERCISES
 from utils.exercises.engine import UNTOUCHED, grade
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 FOLD = re.compile(
     r"<details><summary>Solution (\S+)</summary>\n\n```python\n(.*?)```\n\n</details>",
     re.DOTALL,

@@ -13,12 +13,12 @@ from torch import nn
 from utils.attention import MultiHeadAttention
 from utils.exercises import EXERCISES
 from utils.exercises.engine import grade
-from utils.exercises.test_solutions import SOLUTIONS, defined
 from utils.models import CausalLM
 from utils.positions import Rotary
+from utils.tests.exercises.test_solutions import SOLUTIONS, defined
 from utils.training import train
 
-PAGE = Path(__file__).parents[2] / "notebooks" / "06_transformer_block.ipynb"
+PAGE = Path(__file__).parents[3] / "notebooks" / "06_transformer_block.ipynb"
 FROM, TO = "def as_function(model)", "steps=more"  # the cells that use the answer
 LEFT_OUT = "leak_test(as_function(model))"  # it needs the trained model
 NAMES = {"torch": torch, "nn": nn, "MultiHeadAttention": MultiHeadAttention}

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from utils.heads import at_offset, induction, previous_token
 from utils.masks import causal_mask, padding_mask
-from utils.nulls import best_of, even_spread
+from utils.nulls import best_of, uniform_attention
 from utils.scores import Table, compare, score_table
 
 B, H, L = 6, 3, 8
@@ -22,7 +22,7 @@ def attention(seed, sharp=1.0):
 
 
 LAYERS = [attention(0, 3), attention(1, 3)]
-NULLS = {"even": even_spread(MASK), "untrained": [attention(4), attention(3)]}
+NULLS = {"even": uniform_attention(MASK), "untrained": [attention(4), attention(3)]}
 
 
 def test_a_row_per_head_with_the_same_metric_of_every_null():
@@ -47,11 +47,13 @@ def test_a_row_per_head_with_the_same_metric_of_every_null():
 
 def test_the_null_has_the_mask_of_the_finding():
     """A head that spreads evenly has no lift over the even spread of its own mask."""
-    even = even_spread((B, 1, L, L), MASK)
-    (row,) = score_table(previous_token, even, {"even": even_spread(MASK)}, mask=MASK)
+    even = uniform_attention((B, 1, L, L), MASK)
+    (row,) = score_table(
+        previous_token, even, {"even": uniform_attention(MASK)}, mask=MASK
+    )
     assert row.name == "head 0" and row.lift == 0 and row.lift_interval == (0, 0)
     with pytest.raises(ValueError, match="may not read"):
-        nulls = {"even": even_spread(causal_mask(L))}  # it reads padding
+        nulls = {"even": uniform_attention(causal_mask(L))}  # it reads padding
         score_table(previous_token, even, nulls, mask=MASK)
 
 
@@ -78,7 +80,7 @@ def test_a_null_may_choose_its_offset():
 def test_sequences_in_which_a_score_is_not_defined_are_left_out():
     ids = torch.arange(L).repeat(B, 1)
     ids[:2, 3] = 0  # only here a token comes back
-    even = even_spread(causal_mask(L)).expand(B, H, L, L)
+    even = uniform_attention(causal_mask(L)).expand(B, H, L, L)
     table = score_table(induction, even, {"even": even}, mask=causal_mask(L), ids=ids)
     assert {row.sequences for row in table} == {2}
     assert table[0].value == pytest.approx(1 / 4)

@@ -13,7 +13,7 @@ from utils.attention import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from utils.test_attention import FLAG, B, D, E, H, L, S, masks, randn
+from utils.tests.test_attention import FLAG, B, D, E, H, L, S, masks, randn
 
 VARIANTS = {
     "plain": {},

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 from utils import plotting  # noqa: E402
 from utils.captions import as_html, visible  # noqa: E402
 from utils.plotting import heatmap, plot_heads, show  # noqa: E402
-from utils.test_viewer import HOSTILE  # noqa: E402
+from utils.tests.test_viewer import HOSTILE  # noqa: E402
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
 CAPTION = "What this figure shows, in words."

@@ -13,7 +13,7 @@ from utils.attention import MultiHeadAttention
 from utils.heads import entropy, record_attention
 from utils.masks import causal_mask, padding_mask
 from utils.models import CausalLM
-from utils.nulls import best_of, even_spread, sharpened_twin, untrained_twin
+from utils.nulls import best_of, entropy_matched_copy, uniform_attention, untrained_copy
 from utils.positions import ALiBi, Learned, NoPE, Rotary, Sinusoidal, T5Bias
 
 B, L, E, H, V = 3, 7, 16, 4, 23
@@ -38,27 +38,27 @@ IDS = torch.stack(
 @pytest.mark.parametrize("mask", [causal_mask(L), PADDING, causal_mask(L) & PADDING])
 def test_even_spread_is_one_over_how_many_may_be_read(mask):
     shape = (B, 2, L, L)
-    found = even_spread(shape, mask)
+    found = uniform_attention(shape, mask)
     assert found.shape == shape
     full = torch.ones(shape, dtype=torch.bool) & mask
     for row, may in zip(found.flatten(0, 2), full.flatten(0, 2)):
         n = int(may.sum())
         assert row.tolist() == pytest.approx([1 / n if x else 0 for x in may.tolist()])
-    assert_close(even_spread(mask).expand(shape), found)
+    assert_close(uniform_attention(mask).expand(shape), found)
     assert_close(entropy(found, mask=mask), torch.ones(B, 2))
 
 
 def test_even_spread_of_shapes_and_of_nothing():
-    assert even_spread((2, 3, 4, 5)).unique().tolist() == pytest.approx([0.2])
+    assert uniform_attention((2, 3, 4, 5)).unique().tolist() == pytest.approx([0.2])
     mask = torch.tensor([[True, True], [False, False]])
-    assert even_spread(mask).tolist() == [[[[0.5, 0.5], [0, 0]]]]
+    assert uniform_attention(mask).tolist() == [[[[0.5, 0.5], [0, 0]]]]
     for wrong in (torch.ones(L, L), torch.ones(L, dtype=torch.bool)):
         with pytest.raises(ValueError, match="give bool"):
-            even_spread(wrong)
+            uniform_attention(wrong)
     with pytest.raises(ValueError, match="does not fit"):
-        even_spread((B, 2, L, L), causal_mask(L - 1))
+        uniform_attention((B, 2, L, L), causal_mask(L - 1))
     with pytest.raises(TypeError, match="a shape first"):
-        even_spread(causal_mask(L), causal_mask(L))
+        uniform_attention(causal_mask(L), causal_mask(L))
 
 
 def lm(scheme="Learned", seed=0):
@@ -75,7 +75,7 @@ def test_untrained_twin_is_fresh_and_leaves_the_model_and_the_dice_alone(scheme)
         model.blocks[0].attention.head_gate[1] = 0
     before = copy.deepcopy(model.state_dict())
     dice = torch.random.get_rng_state()
-    twin, same, other = (untrained_twin(model, seed) for seed in (1, 1, 2))
+    twin, same, other = (untrained_copy(model, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), dice)
     assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert_close(twin.state_dict(), same.state_dict(), rtol=0, atol=0)
@@ -97,15 +97,15 @@ def test_untrained_twin_of_torch_layers_and_of_what_cannot_be_redrawn():
     module = nn.MultiheadAttention(E, H)
     with torch.no_grad():
         module.out_proj.bias.fill_(1.0)
-    twin = untrained_twin(module, 0)
+    twin = untrained_copy(module, 0)
     assert (twin.out_proj.bias == 0).all()
     assert not torch.equal(twin.in_proj_weight, module.in_proj_weight)
     module.extra = nn.Module()
     module.extra.weight = nn.Parameter(torch.ones(1))
     with pytest.raises(ValueError, match=r"extra \(Module\) has weights"):
-        untrained_twin(module, 0)
+        untrained_copy(module, 0)
     with pytest.raises(TypeError, match="seed"):
-        untrained_twin(module, 0.5)
+        untrained_copy(module, 0.5)
 
 
 def mean_entropies(model, inputs, mask):
@@ -160,7 +160,7 @@ def test_sharpened_twin_has_the_entropies_of_the_heads_found(case):
     before = copy.deepcopy(model.state_dict())
     flat = mean_entropies(model, inputs, mask)
     targets = wanted(len(flat))
-    twin = sharpened_twin(model, inputs, targets, mask=mask, tolerance=1e-3)
+    twin = entropy_matched_copy(model, inputs, targets, mask=mask, tolerance=1e-3)
     assert_close(mean_entropies(twin, inputs, mask), targets, atol=1e-3, rtol=0)
     assert_close(model.state_dict(), before, rtol=0, atol=0)
     changed = {k for k, x in twin.state_dict().items() if not torch.equal(x, before[k])}
@@ -176,7 +176,9 @@ def test_only_the_queries_of_a_head_grow_by_one_factor(torchs, bias):
     if bias:
         nn.init.normal_(model.query_proj.bias)
     targets = wanted(1)
-    twin = sharpened_twin(model.to_torch() if torchs else model, (X, X, X), targets)
+    twin = entropy_matched_copy(
+        model.to_torch() if torchs else model, (X, X, X), targets
+    )
     twin = MultiHeadAttention.from_torch(twin) if torchs else twin
     assert_close(twin.key_proj.weight, model.key_proj.weight)
     assert_close(twin.value_proj.weight, model.value_proj.weight)
@@ -193,14 +195,14 @@ def test_the_chosen_queries_and_tensors_of_entropies():
     model = MultiHeadAttention(E, H)
     queries = torch.arange(L).expand(B, L) > 3
     targets = torch.stack(wanted(1))
-    twin = sharpened_twin(model, X, targets, queries=queries)
+    twin = entropy_matched_copy(model, X, targets, queries=queries)
     (found,) = record_attention(twin, X)
     assert_close(entropy(found, queries=queries).mean(0), targets[0], atol=0.01, rtol=0)
 
 
 def test_a_sharp_null_beats_a_flat_one():
     model = MultiHeadAttention(E, H)
-    twin = sharpened_twin(model, X, [torch.full((H,), 0.1)])
+    twin = entropy_matched_copy(model, X, [torch.full((H,), 0.1)])
     flat, sharp = (
         best_of(heads.previous_token(record_attention(m, X)[0])).mean()
         for m in (model, twin)
@@ -219,24 +221,24 @@ class Twice(nn.Module):
 
 class Mine(nn.Module):
     def forward(self, query, *, need_weights=False):
-        weights = even_spread((*query.shape[:1], 1, L, L))
+        weights = uniform_attention((*query.shape[:1], 1, L, L))
         return query, weights
 
 
 def test_what_cannot_be_sharpened_is_refused():
     model, same = MultiHeadAttention(E, H), X[:, :1].expand(B, L, E)
     with pytest.raises(ValueError, match="layer 0.*read alike"):
-        sharpened_twin(model, same, [torch.full((H,), 0.5)])
-    sharpened_twin(model, same, [torch.full((H,), 0.5)], tolerance=1)
+        entropy_matched_copy(model, same, [torch.full((H,), 0.5)])
+    entropy_matched_copy(model, same, [torch.full((H,), 0.5)], tolerance=1)
     with pytest.raises(ValueError, match="more than once"):
-        sharpened_twin(Twice(), X, wanted(2))
+        entropy_matched_copy(Twice(), X, wanted(2))
     with pytest.raises(TypeError, match="Mine"):
-        sharpened_twin(Mine(), X, wanted(1, 1))
+        entropy_matched_copy(Mine(), X, wanted(1, 1))
     for wrong in (wanted(2), wanted(1, 3), torch.ones(H)):
         with pytest.raises(ValueError, match="give|needs"):
-            sharpened_twin(model, X, wrong)
+            entropy_matched_copy(model, X, wrong)
     with pytest.raises(ValueError, match="0 to 1"):
-        sharpened_twin(model, X, [torch.full((H,), 1.5)])
+        entropy_matched_copy(model, X, [torch.full((H,), 1.5)])
 
 
 def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():

@@ -10,7 +10,7 @@ import pytest
 
 from utils.treebank import Sentence, read_conllu
 
-ASSET = Path(__file__).parents[1] / "assets" / "annotated_sentences.conllu"
+ASSET = Path(__file__).parents[2] / "assets" / "annotated_sentences.conllu"
 SENTENCES = read_conllu(ASSET)
 # The digest of all words, tags, heads and relations as they were last read, arc by arc:
 # rules cannot see where every phrase belongs. Who changes a tree reads it again.

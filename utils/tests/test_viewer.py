@@ -244,7 +244,7 @@ def test_the_same_bytes_in_another_process():
     exec(code, here)
     there = subprocess.run(
         [sys.executable, "-c", code + ";print(ascii(markup))"],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONHASHSEED": "1"},
         capture_output=True,
         check=True,

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, scaled_dot_product_attention
 from utils.masks import causal_mask, padding_mask
-from utils.test_attention import FLAG, B, E, H, L, S, randn
+from utils.tests.test_attention import FLAG, B, E, H, L, S, randn
 
 
 def test_causal_mask_is_lower_right_aligned():

@@ -1,0 +1,1 @@
+"""Tests of the package: `python -m pytest utils`."""
