@@ -310,3 +310,37 @@ def checked_layers(weights) -> list[Tensor]:
                 f"{shape_of(layer)}."
             )
     return layers
+
+
+def checked_mask(mask, rows: int, columns: int) -> Tensor:
+    """Return the mask (queries, keys) on the CPU; None: every key may be read.
+
+    It may have further axes of size 1 in front, and 1 for "the same for all".
+    """
+    if mask is None:
+        return torch.ones(rows, columns, dtype=torch.bool)
+    mask = torch.as_tensor(mask).cpu()
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be read.")
+    try:
+        shape = (1,) * max(mask.dim() - 2, 0) + (rows, columns)
+        return mask.expand(shape).reshape(rows, columns)
+    except RuntimeError:
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)} but the matrix {(rows, columns)}; "
+            "give one sentence, one mask for all heads."
+        ) from None
+
+
+def check_tokens(name: str, tokens, size: int) -> None:
+    """Refuse what is not a list of words, one for each query or key."""
+    words = isinstance(tokens, (list, tuple)) and all(
+        isinstance(t, str) for t in tokens
+    )
+    if not words:
+        raise TypeError(f"{name}: {tokens!r:.60}; give a list of words (str).")
+    if len(tokens) != size:
+        raise ValueError(
+            f"there are {len(tokens)} words for {size} {name}; if the keys are other "
+            "tokens than the queries, give both."
+        )

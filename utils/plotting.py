@@ -1,8 +1,15 @@
-"""House style, figures with a caption, heatmaps and grids of heads."""
+"""House style, figures with a caption, heat maps, grids of heads, and their words.
+
+A caption is decided on the printed digits, so that every CPU writes the same sentence:
+two weights that print alike are called alike, and none of them the strongest.
+"""
 
 import base64
+import html
 import io
 import math
+import re
+from collections.abc import Callable
 from typing import Literal
 
 import matplotlib.pyplot as plt
@@ -15,13 +22,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from utils import captions
-from utils.captions import ROUNDING, Description
-from utils.checks import checked_layers
+from utils.checks import check_tokens, checked_layers, checked_mask
 
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
-WIDEST = 9.0  # inches
+MOST_FACTS = 12  # of more than these a caption names some of the sharpest
 MOST_VECTORS = 20_000  # cells; a file for print keeps more of them as one picture
+WIDEST = 9.0  # inches
+LONGEST_WORD = 16  # letters
+ROUNDING = 1e-6  # a weight this little above or below 0 is a 0
+VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "": "∅"}
+SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+# Nothing here sets a colour: the caption takes that of the page, be it light or dark.
+CAPTION = "max-width: 60em; margin: 0 0 0.5em; font-size: 93%; opacity: 0.8"
 
 Tokens = list[str] | Literal[False] | None  # words, no labels, or positions
 
@@ -51,7 +64,7 @@ def show(figure: Figure, caption: str | None = None) -> None:
         a signed matrix.
     Raises ValueError for a caption that is no sentence, and where there is none.
     """
-    caption = _description(figure) if caption is None else caption
+    caption = _own_caption(figure) if caption is None else caption
     if not isinstance(caption, str) or len(caption.split()) < 5:
         raise ValueError(
             f"caption is {caption!r}; say in a sentence what the figure shows."
@@ -69,7 +82,7 @@ def show(figure: Figure, caption: str | None = None) -> None:
     # Two outputs, because of several forms of one output a page shows only one. The
     # picture has no words: where only words can be shown, the caption is there once.
     display({"image/png": encoded}, raw=True)
-    display({"text/html": captions.as_html(caption), "text/plain": caption}, raw=True)
+    display({"text/html": as_html(caption), "text/plain": caption}, raw=True)
 
 
 def heatmap(
@@ -83,12 +96,11 @@ def heatmap(
     vmax: float | None = None,
     annotate: bool | None = None,
     title: str = "",
-    colorbar: bool = False,
 ) -> Axes:
     """Draw a matrix (queries, keys); return its axes.
 
-    queries, keys: the words on the axes (a list each), None for positions, False for
-        no labels. More than 24 words are too many to read: positions stand for them.
+    queries, keys: the tokens on the axes (a list each), None for positions, False for
+        no labels. More than 24 tokens are too many to read: positions stand for them.
     mask: bool, True = may be read; other cells are hatched grey, not coloured as zero.
     signed: red and blue around zero; otherwise one colour scale from 0 to `vmax`
         (default 1, the scale of attention weights).
@@ -99,7 +111,7 @@ def heatmap(
     """
     matrix = _checked_matrix(matrix)
     rows, columns = matrix.shape
-    mask = _checked_mask(mask, rows, columns)
+    mask = checked_mask(mask, rows, columns)
     largest = _largest(matrix[mask], signed)
     most = 8 if ax is None else _positions_that_fit(ax)
     query_ticks = _ticks("queries", queries, rows, most)
@@ -107,36 +119,32 @@ def heatmap(
     if ax is None:
         size = _size(rows, columns, max(map(len, key_ticks.values()), default=0))
         ax = plt.figure(figsize=size, layout="constrained").subplots()
-    if not mask.all():  # shows wherever a cell is left out
-        ax.add_patch(
-            Rectangle((0, 0), columns, rows, fc="0.94", ec="0.75", hatch="////", lw=0)
-        )
-    if vmax is None:
-        vmax = largest if signed else 1.0
-    vmax = vmax or 1.0  # a matrix of zeros needs a scale too
+    _hatch_hidden(ax, mask)
+    scale = vmax if vmax is not None else largest if signed else 1.0
+    scale = scale or 1.0  # a matrix of zeros needs a scale, too
     annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
-    if annotate:
-        annotate = _written(matrix)
+    written = [[f"{x:.2f}" for x in row] for row in printed(matrix).tolist()]
     sns.heatmap(
         matrix.numpy(),
         ax=ax,
         mask=~mask.numpy(),
-        vmin=-vmax if signed else 0.0,
-        vmax=vmax,
+        vmin=-scale if signed else 0.0,
+        vmax=scale,
         cmap="RdBu_r" if signed else "viridis",
-        annot=annotate,
+        annot=written if annotate else None,
         fmt="",
         annot_kws={"size": 8},
-        cbar=colorbar,
+        cbar=False,
         linewidths=0.5 if max(rows, columns) <= MOST_LABELS else 0,
         xticklabels=False,  # seaborn would read a token as mathematics
         yticklabels=False,
     )
-    describe = captions.extremes if signed else captions.strongest_keys
-    names = captions.names(queries, rows), captions.names(keys, columns)
-    ax.collections[-1].description = describe(matrix, mask, *names)
+    called = names(queries, rows), names(keys, columns)
+    ax.collections[-1].caption = (
+        extremes(matrix, mask) if signed else strongest_keys(matrix, mask, *called)
+    )
     _label(ax, query_ticks, key_ticks)
-    ax.set(xlabel="key (is read)", ylabel="query (reads)")
+    ax.set(xlabel="key", ylabel="query")
     ax.set_title(title, parse_math=False)
     return ax
 
@@ -148,122 +156,83 @@ def plot_heads(
     keys: Tokens = None,
     mask: Tensor | None = None,
     titles: list[str] | None = None,
-    columns: int = 4,
 ) -> Figure:
     """Draw every head, of one layer or of all, on one shared scale from 0 to 1.
 
     weights: (heads, queries, keys), or (1, heads, queries, keys); or a list of such
         tensors, one for each layer: then each layer is a row, and each head a column.
-    tokens: the words of the queries, and of the keys unless `keys` is given; None for
-        positions, False for no labels. Words that do not fit give way to positions.
+    tokens: those of the queries, and of the keys unless `keys` is given; None for
+        positions, False for no labels. Tokens that do not fit give way to positions.
     mask: bool (queries, keys), True = may be read. titles: one per head.
-    columns: the panels in a row, for one layer.
     The figure knows each head's strongest pair: `show(figure)` needs no caption.
     Raises ValueError for NaN, for weights outside 0 to 1, for a batch of sentences.
     """
-    overview = isinstance(weights, (list, tuple)) and all(
-        layer is None or isinstance(layer, Tensor) for layer in weights
-    )
-    if not overview:
-        weights = torch.as_tensor(weights).detach().cpu().float()
-        if weights.dim() == 4 and len(weights) == 1:
-            weights = weights[0]
-        if weights.dim() != 3 or 0 in weights.shape:
-            raise ValueError(
-                f"weights have shape {tuple(weights.shape)}; give one layer and one "
-                "sentence, (heads, queries, keys), e.g. weights[0] of a batch."
-            )
-    layers = checked_layers(weights) if overview else [weights]
+    several = isinstance(weights, (list, tuple))
+    layers = checked_layers(weights)
     heads = torch.cat(layers)  # (heads of all layers, queries, keys)
     if not ((heads >= -ROUNDING) & (heads <= 1 + 1e-4)).all():
         raise ValueError("weights contain NaN or values outside 0 to 1: not a softmax.")
     count, rows, width = heads.shape
     if titles is not None and len(titles) != count:
         raise ValueError(f"there are {len(titles)} titles for {count} heads.")
-    if columns < 1:
-        raise ValueError(f"columns is {columns}; give the panels in a row, 1 or more.")
+    lines = layers if several else heads.split(4)  # of panels
     keys = tokens if keys is None and rows == width else keys
-    columns = max(map(len, layers)) if overview else min(columns, count)
-    side = min(WIDEST / columns, 3.2)
-    mask = _checked_mask(mask, rows, width)  # before there is a figure to leave behind
-    names = captions.names(tokens, rows), captions.names(keys, width)
-    tokens = _if_they_fit("tokens", tokens, rows, side)
+    mask = checked_mask(mask, rows, width)  # before there is a figure to leave behind
+    called = titles or [
+        f"layer {layer}, head {head}" if several else f"head {head}"
+        for layer, matrices in enumerate(layers)
+        for head in range(len(matrices))
+    ]
+    axes_names = names(tokens, rows), names(keys, width)
+    caption = strongest_pairs(heads, mask, *axes_names, called)
+    side = min(WIDEST / max(map(len, lines)), 3.2)  # inches of a panel
+    tokens = _if_they_fit("queries", tokens, rows, side)
     keys = _if_they_fit("keys", keys, width, side)
-    if overview:
-        called = titles or [
-            f"layer {layer}, head {head}"
-            for layer, matrices in enumerate(layers)
-            for head in range(len(matrices))
-        ]
-        figure = _overview(layers, side, columns, tokens, keys, mask, titles)
-    else:
-        called = titles = titles or [f"head {head}" for head in range(count)]
-        figure = _one_layer(heads, side, columns, tokens, keys, mask, titles)
-    figure.supxlabel("key (is read)", fontsize="small")
-    figure.supylabel("query (reads)", fontsize="small")
-    figure.description = captions.strongest_pairs(heads, mask, *names, called)
+    figure = _panels(lines, tokens, keys, mask, side)
+    panels = [ax for ax in figure.axes if ax.axison]
+    if several:
+        for layer, ax in enumerate(
+            ax for ax in panels if ax.get_subplotspec().is_first_col()
+        ):
+            ax.set_ylabel(f"layer {layer}", fontsize=8)
+    if titles is None and several:  # the numbers of the heads, above the first layer
+        titles = [f"head {head}" for head in range(len(layers[0]))]
+    for ax, title in zip(panels, titles or called):
+        ax.set_title(title, fontsize=8, pad=3, parse_math=False)
+    figure.supxlabel("key", fontsize="small")
+    figure.supylabel("query", fontsize="small")
+    figure.caption = caption
     return figure
 
 
-def _one_layer(heads, side, columns, tokens, keys, mask, titles) -> Figure:
-    """The heads of a layer, `columns` of them side by side."""
-    count, rows, width = heads.shape
-    lines = math.ceil(count / columns)
-    size = (side * columns, lines * side * _shape(rows, width) + 0.5)
-    figure = plt.figure(figsize=size, layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for head, ax in enumerate(grid.flat):
-        if head >= count:
-            ax.set_axis_off()
-            continue
-        heatmap(
-            heads[head],
-            ax,
-            queries=tokens if head % columns == 0 else False,
-            keys=keys if head >= count - columns else False,
-            mask=mask,
-            annotate=False,
-            title=titles[head],
-        )
-        ax.set(xlabel="", ylabel="")
-        ax.tick_params(labelsize=7)
-    return figure
-
-
-def _overview(layers, side, columns, tokens, keys, mask, titles) -> Figure:
-    """A row for each layer, a column for each head."""
+def _panels(lines, tokens, keys, mask, side) -> Figure:
+    """Draw lines of heads (heads, queries, keys); the outer panels are labelled."""
     rows, width = mask.shape
-    size = (side * columns, len(layers) * side * _shape(rows, width) + 0.7)
+    columns = max(map(len, lines))
+    size = (side * columns, len(lines) * side * _shape(rows, width) + 0.6)
     figure = plt.figure(figsize=size, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
-    grid = figure.subplots(len(layers), columns, squeeze=False)
-    one_picture = sum(map(torch.numel, layers)) > MOST_VECTORS
-    titles = iter(titles) if titles else None
-    for layer, line in enumerate(grid):
-        for head, ax in enumerate(line):
-            if head >= len(layers[layer]):
+    grid = figure.subplots(len(lines), columns, squeeze=False)
+    one_picture = sum(map(torch.numel, lines)) > MOST_VECTORS
+    for row, line in enumerate(lines):
+        for column, ax in enumerate(grid[row]):
+            if column >= len(line):
                 ax.set_axis_off()
                 continue
-            _panel(ax, layers[layer][head], mask, one_picture)
-            last = layer + 1 == len(layers) or head >= len(layers[layer + 1])
+            _panel(ax, line[column], mask, one_picture)
+            last = row + 1 == len(lines) or column >= len(lines[row + 1])
             most = _positions_that_fit(ax)
-            query_ticks = _ticks("tokens", tokens, rows, most) if head == 0 else {}
+            query_ticks = _ticks("queries", tokens, rows, most) if column == 0 else {}
             key_ticks = _ticks("keys", keys, width, most) if last else {}
             _label(ax, query_ticks, key_ticks)
-            ax.tick_params(labelsize=6, pad=1)
-            above = next(titles) if titles else f"head {head}" if layer == 0 else ""
-            ax.set_title(above, fontsize=8, pad=3, parse_math=False)
-        line[0].set_ylabel(f"layer {layer}", fontsize=8)
+            ax.tick_params(labelsize=7 if columns <= 4 else 6, pad=1)
     return figure
 
 
 def _panel(ax: Axes, matrix: Tensor, mask: Tensor, one_picture: bool) -> None:
-    """A small heatmap; seaborn's would draw the whole figure anew for each."""
+    """Draw a small heat map; seaborn's would draw the whole figure anew for each."""
     rows, columns = matrix.shape
-    if not mask.all():
-        ax.add_patch(
-            Rectangle((0, 0), columns, rows, fc="0.94", ec="0.75", hatch="////", lw=0)
-        )
+    _hatch_hidden(ax, mask)
     ax.pcolormesh(
         np.ma.masked_array(matrix.numpy(), ~mask.numpy()),
         vmin=0.0,
@@ -272,26 +241,18 @@ def _panel(ax: Axes, matrix: Tensor, mask: Tensor, one_picture: bool) -> None:
         rasterized=one_picture,
     )
     ax.set(xlim=(0, columns), ylim=(rows, 0))
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
 
 
-def _description(figure: Figure) -> str:
-    """What the figure says of itself, from what is drawn in it now."""
-    if isinstance(getattr(figure, "description", None), Description):
-        return captions.caption_of([("", figure.description)])
-    panels = [
-        (ax.get_title(), drawn.description)
-        for ax in figure.axes
-        for drawn in ax.collections
-        if isinstance(getattr(drawn, "description", None), Description)
-    ]
-    if not panels:
-        raise ValueError(
-            "only heatmap and plot_heads know what they drew; say it of this figure: "
-            "show(figure, caption), a sentence with its numbers."
-        )
-    return captions.caption_of(panels)
+def _hatch_hidden(ax: Axes, mask: Tensor) -> None:
+    """Hatch the whole panel: it shows wherever a cell is left out."""
+    if not mask.all():
+        rows, columns = mask.shape
+        grey = {"fc": "0.94", "ec": "0.75", "hatch": "////", "lw": 0}
+        ax.add_patch(Rectangle((0, 0), columns, rows, **grey))
+
+
+# --- what is drawn ------------------------------------------------------------------
 
 
 def _checked_matrix(matrix) -> Tensor:
@@ -306,22 +267,8 @@ def _checked_matrix(matrix) -> Tensor:
     return matrix
 
 
-def _checked_mask(mask, rows: int, columns: int) -> Tensor:
-    """The mask on the CPU; without one every cell may be read."""
-    if mask is None:
-        return torch.ones(rows, columns, dtype=torch.bool)
-    mask = torch.as_tensor(mask).cpu()
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be read.")
-    if tuple(mask.shape) != (rows, columns):
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)} but the matrix {(rows, columns)}."
-        )
-    return mask
-
-
 def _largest(cells: Tensor, signed: bool) -> float:
-    """The largest size among the cells that are drawn, once they can be drawn."""
+    """Return the largest size among the cells that are drawn."""
     if cells.isinf().any():
         raise ValueError(
             "the matrix contains inf or -inf, which no colour stands for; pass mask= "
@@ -329,15 +276,13 @@ def _largest(cells: Tensor, signed: bool) -> float:
         )
     if not signed and (cells < -ROUNDING).any():
         raise ValueError(
-            f"the matrix contains {cells.min():.3g}; use signed=True to draw values "
-            "below 0."
+            f"the matrix contains {cells.min():.3g}; for values below 0 give "
+            "signed=True."
         )
     return float(cells.abs().max()) if cells.numel() else 0.0
 
 
-def _written(matrix: Tensor) -> list[list[str]]:
-    """The numbers in the cells, with the digits of the caption."""
-    return [[f"{x:.2f}" for x in row] for row in captions.printed(matrix).tolist()]
+# --- sizes and labels ---------------------------------------------------------------
 
 
 def _shape(rows: int, columns: int) -> float:
@@ -364,19 +309,9 @@ def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str
     if tokens is False:
         return {}
     if tokens is not None:
-        if not isinstance(tokens, (list, tuple)) or not all(
-            isinstance(token, str) for token in tokens
-        ):
-            raise TypeError(
-                f"{name}: {tokens!r:.60}; give a list of words (str), None for "
-                "positions, or False for no labels."
-            )
-        if len(tokens) != size:
-            raise ValueError(
-                f"there are {len(tokens)} {name} but {size} in the matrix."
-            )
+        check_tokens(name, tokens, size)
         if size <= MOST_LABELS:
-            return {cell: captions.visible(token) for cell, token in enumerate(tokens)}
+            return {cell: visible(token) for cell, token in enumerate(tokens)}
     return {cell: str(cell) for cell in range(0, size, math.ceil(size / most))}
 
 
@@ -394,3 +329,123 @@ def _label(ax: Axes, queries: dict[int, str], keys: dict[int, str]) -> None:
         axis.set_ticks(centres, list(labels.values()), parse_math=False)
     ax.tick_params(axis="x", labelrotation=90 if turn else 0, length=0)
     ax.tick_params(axis="y", labelrotation=0, length=0)
+
+
+# --- the words under a picture ------------------------------------------------------
+
+
+def _own_caption(figure: Figure) -> str:
+    """Return what the figure says of itself, from what is drawn in it now."""
+    drawn = [(ax.get_title(), d) for ax in figure.axes for d in ax.collections]
+    said = [(title, d.caption) for title, d in drawn if hasattr(d, "caption")]
+    if hasattr(figure, "caption"):
+        return figure.caption
+    if not said:
+        raise ValueError(
+            "only heatmap and plot_heads know what they drew; say it of this figure: "
+            "show(figure, caption), a sentence with its numbers."
+        )
+    if len(said) == 1:
+        return said[0][1]
+    return " ".join(f"{' '.join(title.split())}: {words}" for title, words in said)
+
+
+def strongest_keys(matrix, mask, queries: list[str], keys: list[str]) -> str:
+    """Return a sentence: the key that each query attends to most."""
+    facts = []
+    for query, row, may in zip(queries, matrix, mask):
+        value, words = _strongest(row, may, keys.__getitem__, "keys")
+        facts.append((value, f"{query} → {words}"))
+    return f"Strongest key of each query{_listed(facts)}"
+
+
+def strongest_pairs(weights, mask, queries, keys, heads: list[str]) -> str:
+    """Return a sentence: each head's strongest pair, among queries with a choice."""
+    # the first query of a causal head has none, and would always be the strongest
+    choice = mask.sum(dim=-1, keepdim=True) > 1
+    mask = mask & choice if choice.any() else mask
+
+    def pair(i: int) -> str:  # row by row
+        return f"{queries[i // len(keys)]} → {keys[i % len(keys)]}"
+
+    facts = []
+    for head, matrix in zip(heads, weights):
+        value, words = _strongest(matrix.flatten(), mask.flatten(), pair, "pairs")
+        facts.append((value, f"{head}: {words}"))
+    return f"Strongest pair of each head{_listed(facts)}"
+
+
+def extremes(matrix, mask) -> str:
+    """Return a sentence: the range of the entries of a matrix with signs."""
+    seen = printed(matrix)[mask]
+    if not len(seen):
+        return "The mask hides every entry of this matrix."
+    return f"The entries lie between {seen.min():.2f} and {seen.max():.2f}."
+
+
+def _strongest(cells, may, name: Callable[[int], str], many: str) -> tuple[float, str]:
+    """Return the largest of the visible cells, and in words which cell it is."""
+    cells = printed(cells.masked_fill(~may, -torch.inf))
+    value = cells.max().item()
+    if value <= 0:
+        return value, "nothing"
+    at = (cells == value).nonzero().flatten().tolist()
+    alike = f"all {len(at)}" if len(at) == int(may.sum()) else f"{len(at)}"
+    one_by_one = len(at) == 1 or (len(at) <= 3 and not alike.startswith("all"))
+    words = " and ".join(map(name, at)) if one_by_one else f"{alike} {many} alike"
+    return value, f"{words} ({value:.2f})"
+
+
+def _listed(facts: list[tuple[float, str]]) -> str:
+    """Return ": fact, fact." with all the facts, or with the strongest of many."""
+    if len(facts) <= MOST_FACTS:
+        return f": {', '.join(words for _, words in facts)}."
+    by_value = sorted(range(len(facts)), key=lambda i: (-facts[i][0], i))
+    kept = sorted(by_value[: MOST_FACTS // 2])  # in the order of the picture
+    words = ", ".join(facts[i][1] for i in kept)
+    return f", {len(kept)} of {len(facts)} (none is stronger): {words}."
+
+
+def printed(numbers: Tensor) -> Tensor:
+    """Return the numbers rounded to the two decimals that are printed of them.
+
+    0.125 is 0.13, and so is what another CPU makes of it, 0.12499999.
+    """
+    numbers = numbers.double()
+    hundredths = (numbers.abs() * 100 + 0.5 + 100 * ROUNDING).floor()
+    return (hundredths / 100).copysign(numbers) + 0.0  # + 0.0: there is no -0.00
+
+
+def names(tokens: list[str] | None, size: int) -> list[str]:
+    """Return what a caption calls rows or columns; a token seen twice is numbered."""
+    if not tokens:
+        return [str(position) for position in range(size)]
+    tokens = [visible(token) for token in tokens]
+    return [
+        token
+        if tokens.count(token) == 1
+        else token + str(position).translate(SUBSCRIPT)
+        for position, token in enumerate(tokens)
+    ]
+
+
+def visible(token: str) -> str:
+    """Return a token as it is labelled: nothing invisible, nothing endless."""
+    token = VISIBLE.get(token) or legible(token)
+    return token if len(token) <= LONGEST_WORD else f"{token[: LONGEST_WORD - 1]}…"
+
+
+def legible(text: str) -> str:
+    """Return a text in which what cannot be seen is written out."""
+    return "".join(
+        c if c.isprintable() else VISIBLE.get(c, ascii(c)[1:-1]) for c in text
+    )
+
+
+def as_html(caption: str) -> str:
+    """Return the caption as a quiet paragraph; each letter stands for itself."""
+    text = html.escape(caption, quote=False)
+    # MathJax looks for $...$ and \\(...\\) in an unbroken text only
+    text = re.sub(r"[$\\]", r"<span>\g<0></span>", text)
+    text = text.replace(" →", "&nbsp;→")  # no line begins with an arrow
+    return f'<p style="{CAPTION}">{text}</p>'

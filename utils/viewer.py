@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from utils import captions
-from utils.captions import ROUNDING
-from utils.checks import checked_layers
+from utils.checks import check_tokens, checked_layers, checked_mask
+from utils.plotting import ROUNDING, legible, names, printed, visible
 
+MOST_BYTES = 1_000_000
 MOST_TABLES = 4  # heads that are written as tables, too
 WIDEST_TABLE = 16  # tokens; of longer texts the tables name the strongest keys only
 STRONGEST = 3
@@ -78,10 +77,8 @@ def view_heads(
     *,
     key_tokens: list[str] | None = None,
     mask: Tensor | None = None,
-    split: int | None = None,
     labels: Mapping[tuple[int, int], str] | None = None,
-    title: str | None = None,
-    max_bytes: int = 1_000_000,
+    title: str = "Attention heads",
 ) -> View:
     """Return an interactive view of the attention of one sentence, all heads.
 
@@ -90,38 +87,31 @@ def view_heads(
     tokens: the words of the queries, and of the keys unless `key_tokens` is given.
     mask: bool, True = may be read, broadcast to (queries, keys). It decides what is
         drawn as hidden, and the null: the even spread over what may be read.
-    split: where the second of two sentences begins in `tokens`.
     labels: a few words on some heads, by (layer, head), counted from 0; the first of
         these heads is shown first.
     Weights are stored to 0.001. Raises ValueError for what is not a softmax, for a
-    batch of sentences, and for a view of more than `max_bytes`.
+    batch of sentences, and for a view of more than a megabyte.
     """
     layers = checked_layers(weights)
     rows, columns = layers[0].shape[1:]
     square = key_tokens is None
     key_tokens = tokens if square else key_tokens
-    _check_tokens("tokens", tokens, rows, "queries")
-    _check_tokens("tokens" if square else "key_tokens", key_tokens, columns, "keys")
-    mask = _checked_mask(mask, rows, columns)
+    check_tokens("queries", tokens, rows)
+    check_tokens("keys", key_tokens, columns)
+    mask = checked_mask(mask, rows, columns)
     _check_softmax(layers, mask)
     labels = _checked_labels(labels or {}, layers)
-    if split is not None and not (square and 0 < split < rows):
-        raise ValueError(
-            f"split is {split}; it is the position, from 1 to {rows - 1}, where the "
-            "second of two sentences begins, and goes without key_tokens."
-        )
-    title = captions.legible("Attention heads" if title is None else title)
+    title = legible(title)
     heads = sum(map(len, layers))
     size = f"{len(layers)} layers, {heads} heads, {rows} queries × {columns} keys"
-    _check_size(heads * rows * columns, max_bytes, size)
-    names = captions.names(tokens, rows), captions.names(key_tokens, columns)
+    _check_size(heads * rows * columns, size)
+    called = names(tokens, rows), names(key_tokens, columns)
     data = {
         "title": title,
         "square": square,
-        "queries": _words(tokens, names[0]),
-        "keys": _words(key_tokens, names[1]),
+        "queries": _words(tokens, called[0]),
+        "keys": _words(key_tokens, called[1]),
         "mask": None if mask.all() else [_bits(row) for row in mask.tolist()],
-        "split": split,
         "hide": _hideable(tokens, key_tokens, square),
         "labels": [
             [labels.get((layer, head), "") for head in range(len(matrices))]
@@ -131,37 +121,10 @@ def view_heads(
         "short": SHORT,
         "weights": [[_encoded(head) for head in layer] for layer in layers],
     }
-    markup = _markup(data, _tables(layers, mask, names, labels, title))
+    markup = _markup(data, _tables(layers, mask, called, labels, title))
     count = len(markup.encode())
-    _check_size(count, max_bytes, size)
+    _check_size(count, size)
     return View(markup, title, f"{size}, {count / 1e6:.2f} MB")
-
-
-def _check_tokens(name: str, tokens, size: int, axis: str) -> None:
-    if not isinstance(tokens, (list, tuple)) or not all(
-        isinstance(token, str) for token in tokens
-    ):
-        raise TypeError(f"{name}: {tokens!r:.60}; give a list of words (str).")
-    if len(tokens) != size:
-        hint = "; for other keys than queries give key_tokens" if axis == "keys" else ""
-        raise ValueError(f"there are {len(tokens)} {name} but {size} {axis}{hint}.")
-
-
-def _checked_mask(mask, rows: int, columns: int) -> Tensor:
-    """The mask as (queries, keys), on the CPU; without one every key may be read."""
-    if mask is None:
-        return torch.ones(rows, columns, dtype=torch.bool)
-    mask = torch.as_tensor(mask).cpu()
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be read.")
-    shape = (1,) * max(mask.dim() - 2, 0) + (rows, columns)
-    try:
-        return mask.expand(shape).reshape(rows, columns)
-    except RuntimeError:
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)} but the weights of a head "
-            f"{(rows, columns)}; give one sentence, one mask for all heads."
-        ) from None
 
 
 def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
@@ -195,21 +158,21 @@ def _checked_labels(labels, layers: list[Tensor]) -> dict[tuple[int, int], str]:
             raise ValueError(
                 f"labels name the head {place!r}; give (layer, head), counted from 0."
             )
-    return {place: captions.legible(text) for place, text in labels.items()}
+    return {place: legible(text) for place, text in labels.items()}
 
 
-def _check_size(count: int, max_bytes: int, size: str) -> None:
-    if count > max_bytes:
+def _check_size(count: int, size: str) -> None:
+    if count > MOST_BYTES:
         raise ValueError(
-            f"a view of {size} takes {count / 1e6:.1f} MB or more, and "
-            f"max_bytes={max_bytes:,}: give fewer layers (weights[:2]) or heads "
-            "(layer[:, :4]), or a shorter text; or raise max_bytes."
+            f"a view of {size} takes {count / 1e6:.1f} MB or more, too much for a "
+            "page: give fewer layers (weights[:2]) or heads (layer[:, :4]), or a "
+            "shorter text."
         )
 
 
-def _words(tokens: list[str], names: list[str]) -> list[list[str]]:
-    """Each token as it is labelled, and the name that no other token has."""
-    return [[captions.visible(t), name] for t, name in zip(tokens, names)]
+def _words(tokens: list[str], called: list[str]) -> list[list[str]]:
+    """Return each token as it is labelled, and the name that no other token has."""
+    return [[visible(token), name] for token, name in zip(tokens, called)]
 
 
 def _bits(row: list[bool]) -> str:
@@ -255,7 +218,7 @@ def _markup(data: dict, tables: str) -> str:
     )
 
 
-def _tables(layers, mask, names, labels, title) -> str:
+def _tables(layers, mask, called, labels, title) -> str:
     """What a reader sees where no script runs: some heads as tables."""
     places = [(n, h) for n, layer in enumerate(layers) for h in range(len(layer))]
     chosen = sorted(places, key=lambda place: (place not in labels, place))
@@ -273,7 +236,7 @@ def _tables(layers, mask, names, labels, title) -> str:
         details = "<details open>" if short and number == 0 else "<details>"
         parts.append(
             f"{details}<summary>{_text(name)}</summary>"
-            f"{write(layers[layer][head], mask, *names)}</details>"
+            f"{write(layers[layer][head], mask, *called)}</details>"
         )
     return "\n".join(parts) + "\n"
 
@@ -290,7 +253,7 @@ def _grid(head: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> st
                     f'title="{html.escape(f"{query} may not read {key}")}">–</td>'
                 )
                 continue
-            weight = captions.printed(head[i, j]).item()
+            weight = printed(head[i, j]).item()
             null = f"even spread {1 / mask[i].sum().item():.2f}"
             said = html.escape(f"{query} → {key} {weight:.2f}, {null}")
             cells.append(
@@ -305,7 +268,7 @@ def _strongest_keys(
     head: Tensor, mask: Tensor, queries: list[str], keys: list[str]
 ) -> str:
     """The strongest keys of each query of a longer text."""
-    head = captions.printed(head.masked_fill(~mask, -1))
+    head = printed(head.masked_fill(~mask, -1))
     lines = ["<tr><th>query</th><th>reads most</th><th>even spread</th></tr>"]
     for query, row, may in zip(queries, head, mask):
         best = sorted(range(len(keys)), key=lambda j: (-row[j].item(), j))

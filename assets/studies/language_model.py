@@ -25,13 +25,13 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from studies import as_json  # noqa: E402
 from torch import nn  # noqa: E402
 
 from utils.attention import MultiHeadAttention  # noqa: E402
 from utils.data import Corpus, python_docs  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.positions import Rotary  # noqa: E402
-from utils.studies import as_json  # noqa: E402
 from utils.training import train  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".json")

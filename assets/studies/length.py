@@ -23,6 +23,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from studies import command_line  # noqa: E402
+
 from utils.data import first_token, python_docs, tokens_back  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.positions import (  # noqa: E402
@@ -37,7 +39,6 @@ from utils.positions import (  # noqa: E402
     rotary_angles,
     rotate_pairs,
 )
-from utils.studies import command_line  # noqa: E402
 from utils.training import train, train_many  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from studies import as_json  # noqa: E402
+
 from utils.attention import causal_mask  # noqa: E402
 from utils.data import IGNORED, repeated_tokens  # noqa: E402
 from utils.heads import (  # noqa: E402
@@ -38,7 +40,6 @@ from utils.interventions import ablate, head_importance  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.nulls import entropy_matched_copy, uniform_attention  # noqa: E402
 from utils.positions import Learned  # noqa: E402
-from utils.studies import as_json  # noqa: E402
 from utils.training import cross_entropy, train  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

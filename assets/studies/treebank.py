@@ -27,12 +27,13 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from studies import as_json  # noqa: E402
+
 from utils import pretrained  # noqa: E402
 from utils.encoder import Encoder  # noqa: E402
 from utils.heads import entropy, record_attention  # noqa: E402
 from utils.masks import padding_mask  # noqa: E402
 from utils.nulls import entropy_matched_copy, untrained_copy  # noqa: E402
-from utils.studies import as_json  # noqa: E402
 from utils.syntax import (  # noqa: E402
     DIRECTIONS,
     NOT_GRAMMAR,

@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from studies import command_line  # noqa: E402
 
 from utils.encoder import Encoder  # noqa: E402
 from utils.heads import on_keys, record_attention  # noqa: E402
 from utils.interventions import ablate  # noqa: E402
 from utils.pretrained import REVISION, SHA256, load_minilm  # noqa: E402
-from utils.studies import command_line  # noqa: E402
 from utils.treebank import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

@@ -1,10 +1,12 @@
-"""Pictures show what they are given, fit the page, and refuse to distort it."""
+"""Pictures show what they are given, fit the page, and refuse to distort it; captions
+name the strongest, decide nothing that a CPU decides, and show every letter."""
 
 import base64
+import html
 import io
+import re
 import struct
 import warnings
-from html import escape
 from xml.etree import ElementTree
 
 import matplotlib
@@ -16,9 +18,18 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from utils import plotting  # noqa: E402
-from utils.captions import as_html, visible  # noqa: E402
-from utils.plotting import heatmap, plot_heads, show  # noqa: E402
-from utils.tests.test_viewer import HOSTILE  # noqa: E402
+from utils.plotting import (  # noqa: E402
+    as_html,
+    heatmap,
+    names,
+    plot_heads,
+    printed,
+    show,
+    strongest_keys,
+    strongest_pairs,
+    visible,
+)
+from utils.tests.helpers import HOSTILE  # noqa: E402
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
 CAPTION = "What this figure shows, in words."
@@ -82,7 +93,7 @@ def test_24_words_can_be_read_and_25_cannot():
 
 
 def test_positions_stand_apart_in_narrow_panels():
-    narrow = plot_heads(torch.zeros(8, 40, 40), columns=8)
+    narrow = plot_heads([torch.zeros(8, 40, 40)])
     assert words(narrow.axes[0].xaxis) == words(narrow.axes[0].yaxis)
     assert words(narrow.axes[0].xaxis) == ["0", "10", "20", "30"]
     wide = plot_heads(torch.zeros(4, 40, 40))
@@ -119,16 +130,6 @@ def test_a_wide_matrix_is_lower_than_a_square_one_and_a_tall_one_higher():
         assert heights[0] < 0.8 * heights[1] < 0.6 * heights[2]
 
 
-def test_heads_in_one_column_stand_below_each_other():
-    figure = plot_heads(torch.zeros(3, 3, 3), columns=1)
-    places = [ax.get_subplotspec() for ax in figure.axes]
-    assert [(p.rowspan.start, p.colspan.start) for p in places] == [
-        (0, 0),
-        (1, 0),
-        (2, 0),
-    ]
-
-
 def test_only_the_outer_panels_are_labelled():
     figure = plot_heads(THIRDS.expand(6, 3, 3), list("abc"))
     assert [words(ax.yaxis) for ax in figure.axes[:6]] == [
@@ -162,7 +163,7 @@ def test_every_shape_fits_the_page(shape, shown):
     labels = {"queries": ["understanding"] * rows, "keys": ["understanding"] * columns}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        show(heatmap(torch.zeros(shape), **labels, colorbar=True).figure, CAPTION)
+        show(heatmap(torch.zeros(shape), **labels).figure, CAPTION)
         for heads in (1, 4):
             show(plot_heads(torch.zeros(heads, *shape)), CAPTION)
     for data in shown[::2]:
@@ -186,12 +187,11 @@ def test_the_layout_does_not_depend_on_the_style():
         (ValueError, "-inf.*mask=", lambda: heatmap(-THIRDS / 0, signed=True)),
         (ValueError, "NaN", lambda: heatmap(THIRDS * torch.nan)),
         (ValueError, "mask has shape", lambda: heatmap(THIRDS, mask=CAUSAL[:2])),
-        (ValueError, "2 keys but 3", lambda: heatmap(THIRDS, keys=["a", "b"])),
+        (ValueError, "2 words for 3 keys", lambda: heatmap(THIRDS, keys=["a", "b"])),
         (TypeError, "list of words", lambda: heatmap(THIRDS, keys="abc")),
         (TypeError, "list of words", lambda: heatmap(THIRDS, queries=["a", 2, "c"])),
         (TypeError, "list of words", lambda: plot_heads(THIRDS[None], "abc")),
         (ValueError, r"\(0, 3, 3\)", lambda: plot_heads(THIRDS[None][:0])),
-        (ValueError, "1 or more", lambda: plot_heads(THIRDS[None], columns=0)),
         (ValueError, "not a softmax", lambda: plot_heads(THIRDS[None] * 4)),
     ],
 )
@@ -250,7 +250,7 @@ def test_what_heatmap_drew_is_the_caption(shown):
     show(heatmap(weights, queries=words, keys=words, mask=CAUSAL).figure)
     figure, axes = plt.subplots(1, 2)
     heatmap(weights, axes[0], title="weights")
-    heatmap(-weights, axes[1], signed=True, colorbar=True)
+    heatmap(-weights, axes[1], signed=True)
     axes[1].set_title("scores")  # a title may come later
     show(figure)
     show(plot_heads(weights.expand(2, 3, 3), words, mask=CAUSAL))
@@ -260,14 +260,127 @@ def test_what_heatmap_drew_is_the_caption(shown):
     assert [caption["text/plain"] for caption in shown[1::2]] == [
         "Strongest key of each query: the → the (1.00), cat → cat (0.80), "
         "sat → cat (0.60).",
-        "Strongest key of each query – weights: 0 → 0 (1.00), 1 → 1 (0.80), "
-        "2 → 1 (0.60). Largest and smallest entry – scores: 0 → 1 and 0 → 2 and "
-        "1 → 2 (0.00), 0 → 0 (-1.00).",
-        "Strongest pair of each head: all 2 heads: cat → cat (0.80).",
+        "weights: Strongest key of each query: 0 → 0 (1.00), 1 → 1 (0.80), "
+        "2 → 1 (0.60). scores: The entries lie between -1.00 and 0.00.",
+        "Strongest pair of each head: head 0: cat → cat (0.80), "
+        "head 1: cat → cat (0.80).",
         "Strongest pair of each head: layer 1, head 5: 0 → 0 (1.00).",
         "Strongest pair of each head: head 0: the → the and cat → cat (1.00).",
         "Strongest key of each query: a → the (1.00), b → cat (0.80).",
     ]
+
+
+FUTURE = torch.tensor([[0.1, 0.9, 0.9], [0.3, 0.2, 0.9], [0.1, 0.2, 0.3]])
+ALL, TOKENS = torch.ones(3, 3, dtype=torch.bool), ["the", "cat", "sat"]
+
+
+def keys_of(matrix, mask=ALL):
+    return strongest_keys(matrix, mask, TOKENS, TOKENS)
+
+
+def pairs_of(weights, mask=ALL):
+    heads = [f"head {head}" for head in range(len(weights))]
+    return strongest_pairs(weights, mask, TOKENS, TOKENS, heads)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "mask", "says"),
+    [
+        (FUTURE, CAUSAL, "the → the (0.10), cat → the (0.30), sat → sat (0.30)"),
+        (FUTURE, ~ALL, "the → nothing, cat → nothing, sat → nothing"),
+        (FUTURE * 0, ALL, "the → nothing, cat → nothing, sat → nothing"),
+        (
+            THIRDS,
+            CAUSAL,
+            "the → the (0.33), cat → all 2 keys alike (0.33), "
+            "sat → all 3 keys alike (0.33)",
+        ),
+        (
+            torch.tensor([[0.401, 0.2, 0.399]]),
+            ALL[:1],
+            "the → the and sat (0.40)",
+        ),
+    ],
+)
+def test_the_strongest_key_of_each_query(matrix, mask, says):
+    assert keys_of(matrix, mask) == f"Strongest key of each query: {says}."
+
+
+@pytest.mark.parametrize(
+    ("weights", "mask", "says"),
+    [
+        (FUTURE[None], ALL, "head 0: the → cat and the → sat and cat → sat (0.90)"),
+        (FUTURE[None], CAUSAL, "head 0: cat → the and sat → sat (0.30)"),
+        (torch.ones(1, 3, 3), CAUSAL, "head 0: all 5 pairs alike (1.00)"),
+        (torch.eye(3)[None], torch.eye(3) > 0, "head 0: all 3 pairs alike (1.00)"),
+        (
+            torch.stack([FUTURE + torch.eye(3), FUTURE * 0]),
+            CAUSAL,
+            "head 0: sat → sat (1.30), head 1: nothing",
+        ),
+    ],
+)
+def test_the_strongest_pair_of_each_head(weights, mask, says):
+    """The first query of a causal head has no choice: it is not the strongest."""
+    assert pairs_of(weights, mask) == f"Strongest pair of each head: {says}."
+
+
+def test_the_range_of_a_signed_matrix_leaves_out_what_is_hidden(shown):
+    matrix = torch.tensor([[-2.0, 0.5], [0.0, 9.0]])
+    mask = torch.tensor([[True, True], [True, False]])
+    show(heatmap(matrix, signed=True, mask=mask).figure)
+    show(heatmap(matrix, signed=True, mask=~mask & mask).figure)
+    assert [caption["text/plain"] for caption in shown[1::2]] == [
+        "The entries lie between -2.00 and 0.50.",
+        "The mask hides every entry of this matrix.",
+    ]
+
+
+def test_many_alike_are_counted_and_of_many_queries_the_strongest_are_named():
+    row = torch.tensor([[0.2] * 4 + [0.1] * 3])
+    numbers = names(None, 7)
+    said = strongest_keys(row, row > 0, ["a"], numbers)
+    assert said.endswith(": a → 4 keys alike (0.20).")
+    weights = torch.full((13, 13), 0.01)
+    weights[2:9, 0], weights[11, 0] = 0.5, 0.8
+    assert strongest_keys(weights, weights > 0, names(None, 13), names(None, 13)) == (
+        "Strongest key of each query, 6 of 13 (none is stronger): 2 → 0 (0.50), "
+        "3 → 0 (0.50), 4 → 0 (0.50), 5 → 0 (0.50), 6 → 0 (0.50), 11 → 0 (0.80)."
+    )
+
+
+def test_a_token_that_stands_twice_is_numbered():
+    assert names(["the", "cat", "the"], 3) == ["the₀", "cat", "the₂"]
+    assert names(["a"] * 11, 11)[10] == "a₁₀"
+    assert names(["", " "], 2) == ["∅", "␣"]
+    assert names(None, 2) == names(False, 2) == ["0", "1"]
+
+
+def test_numbers_do_not_depend_on_the_last_bit():
+    edges = torch.tensor([0.125, 0.375, 0.625, 0.005, 0.995, 1 / 3, 2.345, 0.0, 1.0])
+    for edge in (edges, -edges):
+        assert printed(edge - 2e-7).equal(printed(edge + 2e-7))
+    assert printed(torch.tensor([0.125, -0.125, 0.004])).tolist() == [0.13, -0.13, 0]
+    assert f"{printed(torch.tensor(-0.001)).item():.2f}" == "0.00"
+
+
+@pytest.mark.parametrize("caption", [keys_of, lambda matrix: pairs_of(matrix[None])])
+def test_captions_do_not_depend_on_the_last_bit(caption):
+    noise = 1e-7 * torch.randn(20, 3, 3, generator=torch.Generator().manual_seed(0))
+    for matrix in (THIRDS, torch.eye(3), torch.zeros(3, 3), THIRDS * 0.375):
+        assert {caption(matrix + n) for n in noise} == {caption(matrix)}
+
+
+def test_every_letter_of_a_caption_stands_for_itself():
+    text = r"<b> & &amp; $x$ \(y\) \[z\] $$w$$ \begin{a} 'q' → 1"
+    written = as_html(text)
+    assert html.unescape(re.sub("<[^>]*>", "", written)).replace("\xa0", " ") == text
+    assert "'q'&nbsp;→ 1" in written  # no line begins with an arrow
+    assert "<b>" not in written and "&amp;amp;" in written
+    # no piece of text holds what MathJax looks for
+    pieces = re.split("<[^>]*>", written)
+    assert not any(re.search(r"\$.|\\.", piece) for piece in pieces)
+    assert "color" not in written and "background" not in written  # the page's own
 
 
 def overview(*heads, size=3, mask=None, **options):
@@ -308,8 +421,8 @@ def test_an_overview_puts_the_first_query_on_top_and_the_first_key_left():
     assert cells(ax).tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
     assert ax.get_ylim() == (2, 0) and ax.get_xlim() == (0, 4)  # downwards, rightwards
     assert words(ax.yaxis) == ["a", "b"] and words(ax.xaxis) == list("wxyz")
-    assert ax.figure.get_supxlabel() == "key (is read)"
-    assert ax.figure.get_supylabel() == "query (reads)"
+    assert ax.figure.get_supxlabel() == "key"
+    assert ax.figure.get_supylabel() == "query"
 
 
 def test_an_overview_leaves_out_what_may_not_be_read():
@@ -396,7 +509,7 @@ def test_figures_can_be_saved_for_print(form, start, shown):
             figure.savefig(saved, format=form)
             assert saved.getvalue().startswith(start)
             if form == "svg":
-                assert all(escape(t).encode() in saved.getvalue() for t in tokens)
+                assert all(html.escape(t).encode() in saved.getvalue() for t in tokens)
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # a font without emoji shows a box

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from utils.studies import script_of
+from studies import script_of
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ import json
 
 import pytest
 import torch
+from studies import script_of
 from torch import nn
-
-from utils.studies import script_of
 
 
 @pytest.fixture(scope="module")

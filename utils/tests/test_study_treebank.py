@@ -8,9 +8,9 @@ import inspect
 import json
 
 import pytest
+from studies import as_json, script_of
 
 from utils.pretrained import REVISION, SHA256
-from utils.studies import as_json, script_of
 from utils.syntax import bootstrap
 
 

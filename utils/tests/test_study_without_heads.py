@@ -4,8 +4,7 @@ import copy
 import json
 
 import pytest
-
-from utils.studies import script_of
+from studies import script_of
 
 
 @pytest.fixture(scope="module")

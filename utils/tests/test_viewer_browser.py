@@ -12,8 +12,8 @@ import shutil
 import pytest
 import torch
 
-from utils.captions import visible
-from utils.tests.test_viewer import HOSTILE, WORDS, heads
+from utils.plotting import visible
+from utils.tests.helpers import HOSTILE, WORDS, heads
 from utils.viewer import view_heads
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

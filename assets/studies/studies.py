@@ -1,4 +1,7 @@
-"""Stored studies: how their scripts are run, and how their results are written."""
+"""What the studies share: how a script is run and checked, and its results written.
+
+A study is NAME.py, which writes NAME.json with every run in it.
+"""
 
 import importlib.util
 import json
@@ -7,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).resolve().parents[1] / "assets" / "studies"
+FOLDER = Path(__file__).resolve().parent
 
 
 def script_of(name: str) -> ModuleType:
@@ -16,7 +19,7 @@ def script_of(name: str) -> ModuleType:
     Raises FileNotFoundError where there is none.
     """
     path, search = FOLDER / f"{name}.py", list(sys.path)
-    spec = importlib.util.spec_from_file_location(f"studies.{name}", path)
+    spec = importlib.util.spec_from_file_location(f"study_{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     try:
