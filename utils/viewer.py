@@ -205,6 +205,7 @@ def _encoded(head: Tensor) -> str:
 
 def _markup(data: dict, tables: str) -> str:
     """The tables, and the script that puts the interactive view in their place."""
+    data = data | {"css": Path(__file__).with_name("viewer.css").read_text("utf-8")}
     payload = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for letter in "<>&":
         payload = payload.replace(letter, f"\\u{ord(letter):04x}")

@@ -161,7 +161,7 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(notebook):
     page = notebook(view)
     page.evaluate("() => { window.heard = []; onkeydown = e => heard.push(e.key); }")
     assert said(page).startswith("the → cat: 1.000")
-    for _ in range(5):  # head, as, compare with, hide, the picture
+    for _ in range(3):  # head, hide, the picture
         page.keyboard.press("Tab")
     assert (
         page.evaluate(
@@ -239,27 +239,11 @@ def test_the_map_shows_all_heads_and_chooses_one(notebook):
     little = page.locator(".map canvas")
     little.click(position={"x": 22 + 2 * 44 + 20, "y": 20})
     assert page.locator("h4").inner_text() == "layer 0, head 2 · a label"
-    assert little.get_attribute("title") == "layer 0, head 2 · a label"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowLeft")
     assert page.locator("h4").inner_text() == "layer 1, head 1"
     assert page.get_by_label("layer", exact=True).input_value() == "1"
     assert page.get_by_label("head", exact=True).input_value() == "1"
-
-
-def test_lines(notebook):
-    page = notebook(view_heads(SHIFT, WORDS))
-    choose(page, "as", 1)
-    box = page.locator("canvas").first.bounding_box()
-    page.mouse.move(box["x"] + 12, box["y"] + 26 + 30)  # the second query
-    assert said(page).splitlines()[0].startswith("cat reads sat 1.000")
-    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 26 + 30)
-    assert said(page).splitlines()[1].startswith("cat is read by the 1.000")
-    middle = [inked(page, box["width"] / 2, y) for y in range(26, int(box["height"]))]
-    assert max(middle) > 0.5 > 0.1 > min(middle)
-    page.locator("canvas").first.focus()
-    page.keyboard.press("ArrowDown")
-    assert said(page).startswith("sat → cat: 0.000")
 
 
 def test_what_is_hidden_is_still_counted(notebook):
@@ -293,45 +277,6 @@ def test_nothing_is_left_to_show(notebook):
     page.keyboard.press("ArrowDown")
     page.get_by_label("first token").uncheck()
     assert said(page).startswith("a → a: 1.000 (even spread 1.000)")
-
-
-def test_a_second_head_to_compare(notebook):
-    page = notebook(view_heads([torch.cat([SHIFT, SHIFT.mT])], WORDS))
-    choose(page, "compare with", 2)
-    assert page.locator("h4").all_inner_texts() == [
-        "layer 0, head 0",
-        "layer 0, head 1",
-    ]
-    page.locator(".readers > bdi").nth(1).hover()
-    assert strip(page, "reads", 0)["sat"] == LIGHT
-    assert strip(page, "reads", 1)["the"] == "rgb(205, 90, 0)"
-    assert "layer 0, head 1: cat reads the 1.000" in said(page)
-    page.locator("canvas").nth(1).focus()
-    page.keyboard.press("ArrowRight")
-    assert said(page).startswith(
-        "cat → sat: 1.000 in layer 0, head 0, 0.000 in layer 0, head 1 (even spread"
-    )
-    choose(page, "compare with", 0)
-    assert page.locator(".panel").count() == 1
-
-
-def test_two_sentences_and_who_reads_whom(notebook):
-    weights = torch.tensor([[0.5, 0.3, 0.2]]).expand(1, 3, 3)
-    page = notebook(view_heads(weights, ["x", "y", "z"], split=2))
-    shown = {
-        0: ("xyz", "xyz"),
-        1: ("xy", "xy"),
-        2: ("xy", "z"),
-        3: ("z", "xy"),
-        4: "zz",
-    }
-    removed = {1: "0.200", 2: "0.800", 3: "0.200", 4: "0.800"}
-    for part, (queries, keys) in shown.items():
-        choose(page, "show", part)
-        rest = {"not shown"} if part else set()
-        assert set(strip(page, "readers")) == set(queries)
-        assert set(strip(page, "reads")) == set(keys) | rest
-        assert (f"not shown: {removed.get(part)} of" in said(page)) == bool(part)
 
 
 def test_queries_and_keys_of_different_texts(notebook):
@@ -403,13 +348,11 @@ def test_hostile_tokens_are_text_and_nothing_but_text(
         assert page.noticed.pop(0).startswith("request file:")
         assert page.title() == bad
     choose(page, "head", 1)
-    choose(page, "compare with", 1)
     words = page.locator(".reads").first.locator("> bdi")
     assert words.all_inner_texts() == [visible(token) for token in HOSTILE]
     for i in range(size):
         words.nth(i).hover()
         assert f"{visible(HOSTILE[i])} is read by" in said(page)
-    choose(page, "as", 1)
     assert page.locator("h3").inner_text() == bad
     assert bad in page.locator("h4").first.inner_text()
     assert page.locator("img").count() == 0 and page.locator("script").count() == 1
@@ -442,27 +385,12 @@ def test_without_scripts_the_tables_stand(watched, tmp_path):
         assert table.get_by_role("columnheader").all_inner_texts() == WORDS
 
 
-def test_144_heads_at_64_tokens_appear_in_less_than_a_second(notebook):
+def test_144_heads_at_64_tokens_appear(notebook):
     layers = [heads(12, 64, 64, seed=layer) for layer in range(12)]
-    view = view_heads(layers, [f"token{i}" for i in range(64)])
-    best = min(seconds_to_appear(notebook, view) for _ in range(3))  # of a busy machine
-    assert best < 1
-
-
-def seconds_to_appear(notebook, view):
-    page = notebook(view_heads(SHIFT, WORDS))  # a browser that is awake
-    seconds = page.evaluate(
-        """([html, show]) => new Promise(done => {
-            const start = performance.now();
-            (0, eval)(show)(html);
-            requestAnimationFrame(() => setTimeout(() =>
-                done((performance.now() - start) / 1000)));
-        })""",
-        [view._repr_html_(), f"({AS_OUTPUT})"],
-    )
-    assert page.locator(".panel").count() == 2
+    page = notebook(view_heads(layers, [f"token{i}" for i in range(64)]))
     page.locator(".readers > bdi").nth(20).hover()
-    return seconds
+    assert said(page).startswith("token20 reads ")
+    assert page.locator(".map canvas").bounding_box()["height"] > 12 * 16
 
 
 @pytest.mark.parametrize("width", [1000, 600, 320])
@@ -470,7 +398,4 @@ def test_nothing_is_wider_than_the_page(notebook, width):
     tokens = "[CLS] an uncharacteristically long sentence . [SEP]".split() * 2
     view = view_heads([heads(12, 14, 14)] * 3, tokens, labels={(0, 0): "word " * 12})
     page = notebook(view, viewport={"width": width, "height": 800})
-    choose(page, "compare with", 5)
-    for form in (0, 1):
-        choose(page, "as", form)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
