@@ -201,7 +201,7 @@ def test_only_the_queries_of_a_head_grow_by_one_factor(torchs, bias):
 @pytest.mark.parametrize("queries", [None, torch.arange(L).expand(B, L) > 3])
 def test_of_the_chosen_queries_a_sharp_baseline_beats_a_flat_one(queries):
     torch.manual_seed(0)
-    model, target = MultiHeadAttention(E, H), torch.full((1, H), 0.1)
+    model, target = MultiHeadAttention(E, 16), torch.full((1, 16), 0.1)
     sharp = entropy_matched_copy(model, X, target, queries=queries)
     (flat,), (found,) = (record_attention(each, X) for each in (model, sharp))
     entropies = normalised_entropy(found, queries=queries)
