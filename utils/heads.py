@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.checks import check_floating, check_layout, shape_of
+from utils.checks import check_floating, check_layout, holds, shape_of
 from utils.masks import check_mask
 from utils.recording import record_attention as record_attention  # offered here, too
 
@@ -251,22 +251,22 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
     """Refuse rows that are not attention weights under this mask."""
     asked = visible.any(-1)  # (batch, 1, queries)
     least = weights.amin(-1).where(asked, 0)
-    if not (least >= 0).all():
+    if not holds(least >= 0):
         raise ValueError(
             f"weights contain negative numbers or NaN (least: {least.min():.3g}). If "
             "a query has no visible key, say so by mask=."
         )
     sums = weights.sum(-1).where(asked, 1)
-    if not ((sums - 1).abs() <= tolerance).all():
+    if not holds((sums - 1).abs() <= tolerance):
         raise ValueError(
             f"rows of weights sum to between {sums.min():.3f} and {sums.max():.3f}, "
             "and not to 1. Was dropout on? Then model.eval(), or record_attention. Are "
             "rows and columns swapped? Then weights.mT. Or is mask= missing?"
         )
-    if visible.all():
+    if holds(visible):
         return
     hidden = weights.masked_fill(visible, 0).sum(-1).where(asked, 0)
-    if not (hidden <= tolerance).all():
+    if not holds(hidden <= tolerance):
         raise ValueError(
             f"a query has {hidden.max():.3f} of its weight on keys that mask= hides; "
             "give the mask that the model had (True = a visible key)."
@@ -313,7 +313,7 @@ def _mean(values: Tensor, counted: Tensor) -> Tensor:
 
 def _check_some(counted: Tensor) -> None:
     """Refuse a mean of nothing."""
-    if not counted.any():
+    if not holds(counted.any()):
         raise ValueError(
             "no query counts: each is padding, has no visible key, or has no key of "
             "this kind; look at mask=, queries= and at the sequences."

@@ -176,6 +176,15 @@ def test_a_mask_of_two_axes_is_queries_and_keys_in_a_batch_of_any_size():
         )
 
 
+@pytest.mark.parametrize("name", SCORES)
+def test_many_models_at_once(name):
+    """Under vmap, as where a score is part of a loss (lesson 07)."""
+    several = torch.stack([random_weights(PADDING, seed=seed) for seed in range(2)])
+    found = torch.func.vmap(lambda weights: score(name, weights, mask=PADDING))(several)
+    wanted = [score(name, weights, mask=PADDING) for weights in several]
+    assert_close(found, torch.stack(wanted), equal_nan=True)
+
+
 def test_rectangular_weights():
     mask = padding_mask([5, 3], 5)
     weights = random_weights(mask, batch=2, length=2, keys=5)
