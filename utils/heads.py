@@ -1,289 +1,189 @@
-"""What a head reads, in numbers: each metric is a pure function of the attention.
+"""Scores of attention heads: each is a function of the attention weights alone.
 
-attention (batch, heads, queries, keys): the weights with which queries read keys; each
-row, that of one query, sums to 1. `record_attention` fetches it from a model.
-A metric returns (batch, heads), one number per sequence and head: its mean over the
-queries that count, NaN in a sequence in which none counts. So `.nanmean(0)` is the mean
-over sequences. `nulls.py` says what a head scores that does nothing of the kind.
+weights (batch, heads, queries, keys): the attention weights of one layer, as
+    `record_attention` returns them. The row of each query sums to 1.
+mask: the boolean mask that the model had, True = this key is visible to this query:
+    (queries, keys), or one size per axis of (batch, 1, queries, keys), 1 for "the same
+    for all". None = every key is visible.
+queries: (batch, queries) bool, which queries count. By default every query counts that
+    has a visible key and is not padding; in self-attention a position that is visible
+    to no query is padding.
 
-mask: who may be read (True), as (queries, keys) or with one size per axis of
-    (batch, 1, queries, keys), 1 for "the same for all"; None = everybody.
-queries: (batch, queries) bool, which queries count. By default all that may read
-    something, and are not padding: in self-attention a position that nobody may read
-    is padding. Of them, those count for which the metric is defined: the first token
-    has no previous one.
-
-Positions are those of self-attention: query i and key i are the same token.
+A score returns (batch, heads): for each sequence and head the mean over the queries
+that count and for which it is defined. (The first token has no previous token.) It is
+NaN in a sequence without such a query, so `.nanmean(0)` is the mean over sequences.
+`baselines.py` gives the scores of heads that do not have the skill.
+Scores that compare positions need self-attention: query i and key i are the same token.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.checks import check_layout, check_size, shape_of
-from utils.counting import (
-    AXES,
-    checked,
-    checked_marks,
-    earlier_matches,
-    mean_over_queries,
-    shares,
-)
-from utils.recording import record_attention
+from utils.checks import check_floating, check_layout, holds, shape_of
+from utils.masks import check_mask
+from utils.recording import record_attention as record_attention  # offered here, too
 
-__all__ = [
-    "at_offset",
-    "confidence",
-    "current_token",
-    "distance",
-    "duplicate_token",
-    "entropy",
-    "first_token",
-    "head_similarity",
-    "induction",
-    "js_divergence",
-    "next_token",
-    "on_keys",
-    "previous_token",
-    "record_attention",
-    "weighted_values",
-    "within",
-]
+AXES = "(batch, heads, queries, keys)"
 
 
-def at_offset(attention: Tensor, offset: int, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on the key `offset` places after the query.
+def at_offset(weights: Tensor, offset: int, *, mask=None, queries=None) -> Tensor:
+    """Return the weight (batch, heads) on the key `offset` positions after the query.
 
-    -1 = the previous token. Queries count for which such a key exists and may be read.
+    -1 is the previous token. Queries count for which this key exists and is visible.
     Source: Clark et al. 2019, section 3.1; Olsson et al. 2022, "previous token score".
 
     >>> at_offset(torch.eye(4)[None, None], 0)
     tensor([[1.]])
     """
-    attention, readable, counted = checked(attention, mask, queries, square=True)
-    length = attention.shape[-1]
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise TypeError(f"offset is {offset!r}; give an int, -1 = the previous token.")
-    if abs(offset) >= length:
-        raise ValueError(
-            f"offset is {offset}, but there are {length} tokens: it must lie between "
-            f"{1 - length} and {length - 1}."
-        )
-    weights = attention.diagonal(offset, -2, -1)  # (batch, heads, queries with such)
-    may = readable.diagonal(offset, -2, -1)[:, 0]  # (batch, queries with such a key)
-    first = max(0, -offset)
-    return mean_over_queries(weights, counted[:, first : first + may.shape[-1]] & may)
+    weights, visible, counted = _checked(weights, mask, queries, square=True)
+    line = torch.ones_like(visible[:1]).tril(offset).triu(offset)
+    return _weight_on(weights, line & visible, counted)
 
 
-def previous_token(attention: Tensor, *, mask=None, queries=None) -> Tensor:
+def previous_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     """Return the weight (batch, heads) on the key before the query: see `at_offset`.
 
     >>> looks_back = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]])[None, None]
     >>> previous_token(looks_back)
     tensor([[1.]])
     """
-    return at_offset(attention, -1, mask=mask, queries=queries)
+    return at_offset(weights, -1, mask=mask, queries=queries)
 
 
-def next_token(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on the key after the query: see `at_offset`.
-
-    >>> looks_ahead = torch.tensor([[0, 1.0, 0], [0, 0, 1], [0, 0, 1]])[None, None]
-    >>> next_token(looks_ahead)
-    tensor([[1.]])
-    """
-    return at_offset(attention, 1, mask=mask, queries=queries)
+def current_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the weight (batch, heads) on the query's own token: see `at_offset`."""
+    return at_offset(weights, 0, mask=mask, queries=queries)
 
 
-def current_token(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on the query's own token: see `at_offset`.
+def first_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the weight (batch, heads) on the first token.
 
-    >>> current_token(torch.full((1, 1, 4, 4), 1 / 4))
-    tensor([[0.2500]])
-    """
-    return at_offset(attention, 0, mask=mask, queries=queries)
-
-
-def first_token(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on key 0, where it may be read.
-
-    Under a causal mask query 0 reads nothing else; it counts like every other.
+    Queries count that can attend to the first token and to another one. So under a
+    causal mask query 0 does not count: its weight on itself is always 1.
     Source: Xiao et al. 2024, "attention sink"; Gu et al. 2025.
 
-    >>> first_token(torch.tensor([[1.0, 0], [0.5, 0.5]])[None, None])
-    tensor([[0.7500]])
+    >>> causal = torch.tensor([[True, False], [True, True]])
+    >>> first_token(torch.tensor([[1.0, 0], [0.7, 0.3]])[None, None], mask=causal)
+    tensor([[0.7000]])
     """
-    attention, readable, counted = checked(attention, mask, queries)
-    return mean_over_queries(attention[..., 0], counted & readable[:, 0, :, 0])
+    weights, visible, counted = _checked(weights, mask, queries)
+    counted = counted & (visible.sum(-1) > 1)[:, 0]
+    first = torch.arange(weights.shape[-1], device=weights.device) == 0  # (keys,)
+    return _weight_on(weights, first & visible, counted)
 
 
-def on_keys(attention: Tensor, keys: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the share (batch, heads) of the weight that lies on the marked keys.
+def on_keys(weights: Tensor, keys: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the sum (batch, heads) of the weights on the marked keys.
 
-    keys: (batch, keys) bool, e.g. `ids == separator`. Queries count that may read at
-    least one of them.
+    keys: (batch, keys) bool, e.g. `ids == separator`. Queries count that can attend to
+    at least one marked key.
     Source: Clark et al. 2019, section 3.2 ([CLS], [SEP], full stops).
 
-    >>> on_keys(
-    ...     torch.full((1, 1, 4, 4), 1 / 4), torch.tensor([[True, False, False, True]])
-    ... )
+    >>> marked = torch.tensor([[True, False, False, True]])
+    >>> on_keys(torch.full((1, 1, 4, 4), 1 / 4), marked)
     tensor([[0.5000]])
     """
-    attention, readable, counted = checked(attention, mask, queries)
-    keys = checked_marks("keys", keys, attention, axis=-1)
-    return _share(attention, keys[:, None, None] & readable, counted)
+    weights, visible, counted = _checked(weights, mask, queries)
+    keys = _checked_marks("keys", keys, weights, axis=-1)
+    return _weight_on(weights, keys[:, None, None] & visible, counted)
 
 
-def within(attention: Tensor, distance: int, *, mask=None, queries=None) -> Tensor:
-    """Return the share (batch, heads) of the weight on keys at most `distance` away.
+def duplicate_token(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the sum (batch, heads) of the weights on earlier copies of the query.
 
-    1 - this is the share of what is further away.
-
-    >>> within(torch.full((1, 1, 4, 4), 1 / 4), 1)
-    tensor([[0.6250]])
-    """
-    check_size("distance", distance)
-    attention, readable, counted = checked(attention, mask, queries, square=True)
-    near = _distances(attention) <= distance  # (queries, keys)
-    return mean_over_queries(attention.mul(near).sum(-1), counted)
-
-
-def distance(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the mean distance (batch, heads) between query and key, in tokens.
-
-    Source: Vig and Belinkov 2019.
-
-    >>> distance(torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0]])[None, None])
-    tensor([[1.]])
-    """
-    attention, _, counted = checked(attention, mask, queries, square=True)
-    away = _distances(attention).to(attention.dtype)  # (queries, keys)
-    return mean_over_queries(attention.mul(away).sum(-1), counted)
-
-
-def entropy(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the entropy (batch, heads) of the rows, as a share of the largest there.
-
-    0 = one key is read, 1 = all that may be read are read alike: each row's entropy is
-    divided by the logarithm of how many keys it may read. Queries count that have a
-    choice, of two keys at least.
-    Source: Clark et al. 2019, section 3.3, there in nats.
-
-    >>> entropy(torch.full((1, 1, 4, 4), 1 / 4))
-    tensor([[1.]])
-    """
-    attention, readable, counted = checked(attention, mask, queries)
-    choices = readable.sum(-1)  # (batch, 1, queries)
-    most = choices.clamp(min=2).to(attention.dtype).log()
-    entropies = _minus_p_log_p(attention).sum(-1) / most
-    return mean_over_queries(entropies, counted & (choices[:, 0] >= 2))
-
-
-def confidence(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the mean of each query's largest weight (batch, heads).
-
-    Source: Voita et al. 2019, section 4; they leave out the end of the sentence.
-
-    >>> confidence(torch.tensor([[1.0, 0], [0.5, 0.5]])[None, None])
-    tensor([[0.7500]])
-    """
-    attention, _, counted = checked(attention, mask, queries)
-    return mean_over_queries(attention.amax(-1), counted)
-
-
-def duplicate_token(
-    attention: Tensor, ids: Tensor, *, mask=None, queries=None
-) -> Tensor:
-    """Return the weight (batch, heads) on all earlier tokens equal to the query's.
-
-    ids: (batch, length). Queries count whose token stood earlier, where it may be read.
+    ids: (batch, length). Queries count whose token stands earlier on a visible key.
     Source: Wang et al. 2023, "duplicate token heads".
 
     >>> duplicate_token(torch.full((1, 1, 4, 4), 1 / 4), torch.tensor([[7, 5, 6, 5]]))
     tensor([[0.2500]])
     """
-    attention, readable, counted = checked(attention, mask, queries, square=True)
-    same = earlier_matches(ids, attention)[:, None]  # (batch, 1, queries, keys)
-    return _share(attention, same & readable, counted)
+    weights, visible, counted = _checked(weights, mask, queries, square=True)
+    return _weight_on(weights, _earlier_copies(ids, weights) & visible, counted)
 
 
-def induction(attention: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on what followed the query's token earlier.
+def induction(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the sum (batch, heads) of the weights on what followed earlier copies.
 
-    Summed over all earlier matches: whoever spreads the weight evenly over three
-    copies does induction no less than who takes the nearest.
-    ids: (batch, length). Queries count whose token stood earlier, where what followed
-    may be read.
+    All earlier copies of the query's token count: a head that divides its weight among
+    three of them does as much induction as one that attends to the nearest alone.
+    ids: (batch, length). Queries count whose token stands earlier, with a visible key
+    after it.
     Source: Olsson et al. 2022, appendix, "prefix matching".
 
-    >>> attention, ids = (
-    ...     torch.eye(4).roll(-2, 1)[None, None],
-    ...     torch.tensor([[5, 6, 7, 5]]),
-    ... )
-    >>> induction(attention, ids)  # the last query, 5, reads key 1: 6 followed 5
+    >>> weights = torch.eye(4).roll(-2, 1)[None, None]
+    >>> induction(weights, torch.tensor([[5, 6, 7, 5]]))  # 6 followed the first 5
     tensor([[1.]])
     """
-    attention, readable, counted = checked(attention, mask, queries, square=True)
-    same = earlier_matches(ids, attention)[:, None]
-    after = F.pad(same, (1, -1))  # one key further on
-    return _share(attention, after & readable, counted)
+    weights, visible, counted = _checked(weights, mask, queries, square=True)
+    after = F.pad(_earlier_copies(ids, weights), (1, -1))  # one key further on
+    return _weight_on(weights, after & visible, counted)
 
 
-def js_divergence(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return how differently each pair of heads reads: (heads, heads), in nats.
+def entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the entropy (batch, heads) of the rows, in nats.
 
-    The Jensen-Shannon divergence of two heads' rows, 0 (the same) to log 2 (no key in
-    common), its mean over the queries of a sequence, and then over sequences.
-    For the heads of all layers give torch.cat(record_attention(...), dim=1).
+    It is 0 where one key has all the weight, log n where n keys share it equally.
+    Source: Clark et al. 2019, section 3.3.
+
+    >>> entropy(torch.full((1, 1, 4, 4), 1 / 4))  # log 4
+    tensor([[1.3863]])
+    """
+    weights, _, counted = _checked(weights, mask, queries)
+    return _mean(entr(weights).sum(-1), counted)
+
+
+def normalised_entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the entropy (batch, heads) of the rows, divided by its largest value.
+
+    The largest value is the logarithm of the number of visible keys. So the result is 1
+    where all visible keys have the same weight, whatever the length of the text.
+    Queries count that have at least two visible keys.
+
+    >>> normalised_entropy(torch.full((1, 1, 4, 4), 1 / 4))
+    tensor([[1.]])
+    """
+    weights, visible, counted = _checked(weights, mask, queries)
+    choices = visible.sum(-1)  # (batch, 1, queries)
+    largest = choices.clamp(min=2).to(weights.dtype).log()
+    return _mean(entr(weights).sum(-1) / largest, counted & (choices > 1)[:, 0])
+
+
+def js_divergence(weights: Tensor, *, mask=None, queries=None) -> Tensor:
+    """Return the Jensen-Shannon divergence of each pair of heads, in nats.
+
+    It is 0 where the two heads' rows are equal, log 2 where they have no key in common.
+    The result (heads, heads) is its mean over the queries of a sequence, and then over
+    sequences. For all layers give torch.cat(record_attention(...), dim=1).
     Source: Clark et al. 2019, section 6 (their code sums where this takes the mean).
 
-    >>> attention = torch.eye(2).expand(1, 3, 2, 2).clone()
-    >>> attention[0, 2] = attention[0, 2].flip(0)
-    >>> js_divergence(attention)
-    tensor([[0.0000, 0.0000, 0.6931],
-            [0.0000, 0.0000, 0.6931],
-            [0.6931, 0.6931, 0.0000]])
+    >>> js_divergence(torch.stack([torch.eye(2), torch.eye(2).flip(0)])[None])
+    tensor([[0.0000, 0.6931],
+            [0.6931, 0.0000]])
     """
-    attention, _, counted = checked(attention, mask, queries)
-    rows = attention.where(counted[:, None, :, None], 0).flatten(2)
-    share = shares(counted).repeat_interleave(attention.shape[-1], dim=1).to(rows)
-    heads = attention.shape[1]
-    total = attention.new_zeros(heads, heads)
-    for b in range(len(rows)):  # all pairs at once would not fit the cache
-        maps = rows[b]  # (heads, queries * keys)
-        own = _minus_p_log_p(maps) @ share[b]  # (heads,)
+    weights, _, counted = _checked(weights, mask, queries)
+    _check_some(counted)
+    heads = weights.shape[1]
+    total = weights.new_zeros(heads, heads)
+    for each, which in zip(weights, counted):  # all pairs at once would not fit a cache
+        rows = each[:, which].flatten(1)  # (heads, queries * keys)
+        own = entr(rows).sum(-1)  # (heads,)
         for i in range(heads - 1):
-            middle = _minus_p_log_p((maps[i] + maps[i + 1 :]) / 2) @ share[b]
-            total[i, i + 1 :] += middle - (own[i] + own[i + 1 :]) / 2
-    return (total + total.mT).clamp(min=0)
-
-
-def head_similarity(attention: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return how alike each pair of heads reads: (heads, heads), cosines.
-
-    The cosine between two heads' rows, 0 (no key in common) to 1 (the same), its mean
-    over the queries of a sequence, and then over sequences. Flat rows are alike.
-
-    >>> attention = torch.stack([torch.eye(2), torch.full((2, 2), 1 / 2)])[None]
-    >>> head_similarity(attention)
-    tensor([[1.0000, 0.7071],
-            [0.7071, 1.0000]])
-    """
-    attention, _, counted = checked(attention, mask, queries)
-    rows = F.normalize(attention, dim=-1).where(counted[:, None, :, None], 0)
-    weighted = rows * shares(counted)[:, None, :, None]
-    rows, weighted = (x.transpose(0, 1).flatten(1) for x in (rows, weighted))
-    return rows @ weighted.mT
+            middle = entr((rows[i] + rows[i + 1 :]) / 2).sum(-1)
+            divergence = middle - (own[i] + own[i + 1 :]) / 2
+            total[i, i + 1 :] += divergence / which.sum().clamp(min=1)
+    return (total + total.mT).clamp(min=0) / counted.any(-1).sum()
 
 
 def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> Tensor:
-    """Return the length of what each query is given by each key, per head.
+    """Return the length of the vector that each key adds to each query's output.
 
-    A weight says how much is read, not how much there is to read: what head h hands
-    from key to query is weight * value, through the head's part of out_proj.
+    A weight says how much a head attends to a key, not how much this key contributes.
+    Its contribution is weight * value, after the head's part of out_proj.
     layer: `MultiHeadAttention` or `nn.MultiheadAttention`; value_input (batch, keys,
-    vdim): what the layer was given as value; weights as the layer returned them.
+    vdim): what the layer was given as value; weights: as the layer returned them.
     Returns (batch, heads, queries, keys), in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
 
@@ -293,17 +193,13 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     """
     if isinstance(layer, nn.MultiheadAttention):
         layer = MultiHeadAttention.from_torch(layer)
-    if not isinstance(layer, MultiHeadAttention):
-        raise TypeError(f"layer is a {type(layer).__name__}; give MultiHeadAttention.")
     check_layout("weights", weights, AXES, 4)
-    check_layout("value_input", value_input, "(batch, keys, vdim)", 3)
-    expected = (value_input.shape[0], layer.num_heads, value_input.shape[1])
-    if (*weights.shape[:2], weights.shape[-1]) != expected:
+    batch, keys, _ = value_input.shape
+    expected = (batch, layer.num_heads, weights.shape[2], keys)
+    if weights.shape != expected:
         raise ValueError(
-            f"weights have shape {shape_of(weights)}, value_input "
-            f"{shape_of(value_input)}, and the layer {layer.num_heads} heads; "
-            f"weights must be {AXES} = ({expected[0]}, {expected[1]}, any, "
-            f"{expected[2]})."
+            f"weights have shape {shape_of(weights)}; for this layer and value_input "
+            f"{shape_of(value_input)} they must be {AXES} = {expected}."
         )
     with torch.no_grad():
         values = split_heads(layer.value_proj(value_input), layer.num_kv_heads)
@@ -311,25 +207,114 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
         out = layer.out_proj.weight.unflatten(1, (layer.num_heads, -1))
         # (batch, heads, keys, head_dim) @ (heads, head_dim, embed_dim)
         lengths = (values @ out.permute(1, 2, 0)).norm(dim=-1)  # (batch, heads, keys)
-        lengths = lengths * layer.head_gate.abs()[:, None]
         return weights * lengths[:, :, None]
 
 
-def _share(attention: Tensor, keys: Tensor, counted: Tensor) -> Tensor:
-    """Return the mean share on `keys`, over the queries that may read one of them.
-
-    keys (batch, 1, queries, keys).
-    """
-    return mean_over_queries(attention.mul(keys).sum(-1), counted & keys.any(-1)[:, 0])
+# --- what can be measured, and which queries count ---
 
 
-def _distances(attention: Tensor) -> Tensor:
-    """Return how far apart query and key are: (queries, keys)."""
-    places = torch.arange(attention.shape[-1], device=attention.device)
-    return (places - places[:, None]).abs()
+def visible_keys(mask, shape: tuple[int, ...], device=None) -> Tensor:
+    """Return a boolean mask in a full shape, True = visible; None = all are."""
+    if mask is None:
+        mask = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
+    check_mask("mask", mask, shape, mask.device if device is None else device)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask is {mask.dtype}; give bool, e.g. mask > -math.inf.")
+    return mask.expand(shape)
 
 
-def _minus_p_log_p(p: Tensor) -> Tensor:
-    """Return -p log p, which is 0 where p is 0."""
-    tiny = torch.finfo(p.dtype).tiny
-    return p.clamp(min=tiny).log_().mul_(p).neg_()
+def _checked(weights, mask, queries, *, square: bool = False):
+    """Return (weights, visible (batch, 1, queries, keys), counted (batch, queries))."""
+    check_floating("weights", weights)
+    check_layout("weights", weights, AXES, 4)
+    batch, _, rows, columns = weights.shape
+    if weights.numel() == 0:
+        raise ValueError(f"weights have shape {shape_of(weights)}: they are empty.")
+    if square and rows != columns:
+        raise ValueError(
+            f"weights have {rows} queries and {columns} keys; this score needs "
+            "self-attention over a whole text."
+        )
+    visible = visible_keys(mask, (batch, 1, rows, columns), weights.device)
+    tolerance = 1e-4 if weights.dtype.itemsize >= 4 else 1e-2
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    _check_rows(weights, visible, tolerance)
+    counted = visible.any(-1)[:, 0]  # (batch, queries): all that have a visible key
+    if queries is not None:
+        counted = counted & _checked_marks("queries", queries, weights, axis=-2)
+    elif rows == columns:
+        counted = counted & visible.any(-2)[:, 0]  # the others are padding
+    return weights, visible, counted
+
+
+def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
+    """Refuse rows that are not attention weights under this mask."""
+    asked = visible.any(-1)  # (batch, 1, queries)
+    least = weights.amin(-1).where(asked, 0)
+    if not holds(least >= 0):
+        raise ValueError(
+            f"weights contain negative numbers or NaN (least: {least.min():.3g}). If "
+            "a query has no visible key, say so by mask=."
+        )
+    sums = weights.sum(-1).where(asked, 1)
+    if not holds((sums - 1).abs() <= tolerance):
+        raise ValueError(
+            f"rows of weights sum to between {sums.min():.3f} and {sums.max():.3f}, "
+            "and not to 1. Was dropout on? Then model.eval(), or record_attention. Are "
+            "rows and columns swapped? Then weights.mT. Or is mask= missing?"
+        )
+    if holds(visible):
+        return
+    hidden = weights.masked_fill(visible, 0).sum(-1).where(asked, 0)
+    if not holds(hidden <= tolerance):
+        raise ValueError(
+            f"a query has {hidden.max():.3f} of its weight on keys that mask= hides; "
+            "give the mask that the model had (True = a visible key)."
+        )
+
+
+def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
+    """Return marks (batch, queries or keys) bool, or refuse them."""
+    check_layout(name, marks, f"(batch, {name})", 2)
+    expected = (weights.shape[0], weights.shape[axis])
+    if marks.dtype != torch.bool or marks.shape != expected:
+        raise ValueError(
+            f"{name} is {marks.dtype} of shape {shape_of(marks)}; give bool of shape "
+            f"(batch, {name}) = {expected}."
+        )
+    return marks
+
+
+def _earlier_copies(ids, weights: Tensor) -> Tensor:
+    """Return where the key is an earlier copy of the query's token."""
+    check_layout("ids", ids, "(batch, length)", 2)
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
+    expected = (weights.shape[0], weights.shape[-1])
+    if ids.shape != expected:
+        raise ValueError(
+            f"ids have shape {shape_of(ids)} and weights {shape_of(weights)}; give "
+            f"(batch, length) = {expected}."
+        )
+    same = ids[:, None, :, None] == ids[:, None, None]  # (batch, 1, queries, keys)
+    return same.tril(-1)
+
+
+def _weight_on(weights: Tensor, keys: Tensor, counted: Tensor) -> Tensor:
+    """Return the mean weight on keys (batch, 1, queries, keys), of queries with any."""
+    return _mean(weights.mul(keys).sum(-1), counted & keys.any(-1)[:, 0])
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    """Return the mean (batch, heads) of values (batch, heads, queries) that count."""
+    _check_some(counted)
+    return values.where(counted[:, None], 0).sum(-1) / counted.sum(-1)[:, None]
+
+
+def _check_some(counted: Tensor) -> None:
+    """Refuse a mean of nothing."""
+    if not holds(counted.any()):
+        raise ValueError(
+            "no query counts: each is padding, has no visible key, or has no key of "
+            "this kind; look at mask=, queries= and at the sequences."
+        )

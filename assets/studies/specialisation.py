@@ -25,20 +25,20 @@ sys.path.insert(0, str(ROOT))
 from studies import as_json  # noqa: E402
 
 from utils.attention import causal_mask  # noqa: E402
+from utils.baselines import entropy_matched_copy, uniform_attention  # noqa: E402
 from utils.data import IGNORED, repeated_tokens  # noqa: E402
 from utils.heads import (  # noqa: E402
     at_offset,
     current_token,
     duplicate_token,
-    entropy,
-    first_token,
     induction,
+    normalised_entropy,
+    on_keys,
     previous_token,
     record_attention,
 )
 from utils.interventions import ablate, head_importance  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
-from utils.nulls import entropy_matched_copy, uniform_attention  # noqa: E402
 from utils.positions import Learned  # noqa: E402
 from utils.training import cross_entropy, train  # noqa: E402
 
@@ -188,15 +188,21 @@ METRICS = {
     "induction": lambda attention, ids: induction(attention, ids, mask=MASK),
     "current": lambda attention, ids: current_token(attention, mask=MASK),
     "duplicate": lambda attention, ids: duplicate_token(attention, ids, mask=MASK),
-    "first": lambda attention, ids: first_token(attention, mask=MASK),
-    "entropy": lambda attention, ids: entropy(attention, mask=MASK),
+    # of all queries, also of query 0, whose weight on itself is always 1
+    "first": lambda attention, ids: on_keys(attention, places(ids) == 0, mask=MASK),
+    "entropy": lambda attention, ids: normalised_entropy(attention, mask=MASK),
 }
 MASK = causal_mask(LENGTH)
 
 
 def early(attention: Tensor) -> Tensor:
     """Return (texts, queries): the positions that a first copy can have."""
-    return (torch.arange(LENGTH) <= PERIODS[1]).expand(len(attention), -1)
+    return places(attention) <= PERIODS[1]
+
+
+def places(texts: Tensor) -> Tensor:
+    """Return (texts, positions): the number of each position."""
+    return torch.arange(LENGTH).expand(len(texts), -1)
 
 
 def by_head(model, ids: Tensor, metric: Callable) -> list[list[float]]:
@@ -213,7 +219,7 @@ def sharpened(kind: Kind, seed: int, model, ids: Tensor) -> CausalLM:
     """Return the model as it was before training, its heads as sharp as now."""
     torch.manual_seed(seed)
     found = record_attention(model, ids)
-    sharpness = [entropy(a, mask=MASK).nanmean(0) for a in found]
+    sharpness = [normalised_entropy(a, mask=MASK).nanmean(0) for a in found]
     return entropy_matched_copy(kind.make().eval(), ids, sharpness, mask=MASK)
 
 

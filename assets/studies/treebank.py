@@ -30,13 +30,15 @@ sys.path.insert(0, str(ROOT))
 from studies import as_json  # noqa: E402
 
 from utils import pretrained  # noqa: E402
+from utils.baselines import entropy_matched_copy, untrained_copy  # noqa: E402
 from utils.encoder import Encoder  # noqa: E402
-from utils.heads import entropy, record_attention  # noqa: E402
+from utils.heads import normalised_entropy, record_attention  # noqa: E402
 from utils.masks import padding_mask  # noqa: E402
-from utils.nulls import entropy_matched_copy, untrained_copy  # noqa: E402
 from utils.syntax import (  # noqa: E402
     DIRECTIONS,
     NOT_GRAMMAR,
+    Arcs,
+    Finding,
     Reading,
     accuracies,
     arcs_of,
@@ -134,7 +136,8 @@ def twins(encoder: Encoder, inputs: tuple[Tensor, Tensor], seeds: Sequence[int])
     """
     mask = inputs[1]
     sharp = [
-        entropy(w, mask=mask).nanmean(0) for w in record_attention(encoder, *inputs)
+        normalised_entropy(w, mask=mask).nanmean(0)
+        for w in record_attention(encoder, *inputs)
     ]
     for seed in seeds:
         untrained = untrained_copy(encoder, seed)
@@ -202,6 +205,40 @@ def findings(first: Reading, other: Reading) -> list:
     ]
 
 
+def chance(reading: Reading, arcs: Arcs) -> float:
+    """Return the accuracy of naming any other word at random."""
+    others = (reading.pieces[arcs.sentence] > 0).sum(dim=1) - 1
+    return (1 / others).mean().item()
+
+
+def even(reading: Reading, arcs: Arcs) -> float:
+    """Return the accuracy of uniform attention over the subword tokens.
+
+    Its weight is largest on the word of most tokens; of equals one is right at random.
+    """
+    pieces = reading.pieces[arcs.sentence]  # (arcs, words)
+    pieces = pieces.scatter(1, arcs.word[:, None], 0)  # never itself
+    top = pieces == pieces.amax(dim=1, keepdim=True)
+    right = top.gather(1, arcs.partner[:, None])[:, 0]
+    return (right / top.sum(dim=1)).mean().item()
+
+
+def reachable(arcs: Arcs) -> float:
+    """Return the accuracy of an ideal head, which names one partner for each word."""
+    words = set(zip(arcs.sentence.tolist(), arcs.word.tolist()))
+    return len(words) / len(arcs.word)
+
+
+def row_of(finding: Finding, other: Reading) -> dict:
+    """Return what is stored of a finding that is reported on `other`."""
+    arcs = arcs_of(other, finding.direction).of(finding.relation)
+    return finding._asdict() | {
+        "chance": chance(other, arcs),
+        "even": even(other, arcs),
+        "reachable": reachable(arcs),
+    }
+
+
 def study(dev: Path, test: Path) -> dict:
     """Run everything; return what is stored."""
     minilm = pretrained.load_minilm()
@@ -220,7 +257,7 @@ def study(dev: Path, test: Path) -> dict:
     rows = []
     for finding in findings(*readings):
         key = finding.relation, finding.direction
-        row = finding._asdict()
+        row = row_of(finding, readings[1])
         for kind, tables in nulls.items():
             share, best = as_good(finding, [each[key] for each in tables])
             row |= {kind: best, f"{kind}_heads_as_good": share}
@@ -266,7 +303,7 @@ def repeated(dev: Path, test: Path) -> dict:
         "settings": SETTINGS,
         "dev": described(readings[0]),
         "test": described(readings[1]),
-        "rows": [rounded(each._asdict()) for each in findings(*readings)],
+        "rows": [rounded(row_of(each, readings[1])) for each in findings(*readings)],
     }
 
 

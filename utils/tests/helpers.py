@@ -1,6 +1,9 @@
 """What several test files share."""
 
 import torch
+from torch import Tensor
+
+from utils.attention import scaled_dot_product_attention
 
 # --- attention and its layer ---
 
@@ -9,6 +12,15 @@ import torch
 
 
 # --- heads and their baselines ---
+
+
+def attention_under(mask, batch, heads, length, keys=None, seed=0) -> Tensor:
+    """Return sharp random weights of heads that keep to a mask."""
+    g = torch.Generator().manual_seed(seed)
+    keys = length if keys is None else keys
+    q = 2 * torch.randn(batch, heads, length, 4, generator=g)
+    k = torch.randn(batch, heads, keys, 4, generator=g)
+    return scaled_dot_product_attention(q, k, k, mask)[1]
 
 
 # --- pictures and the viewer ---

@@ -3,7 +3,6 @@
 import hashlib
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,7 +154,7 @@ def hung_wrong(s: Sentence, draw: random.Random) -> Sentence | None:
         if word == i + 1:
             return None
         word = heads[word - 1]
-    return replace(s, heads=heads)
+    return s._replace(heads=heads)
 
 
 def test_how_many_how_long_how_varied():
@@ -210,5 +209,5 @@ def test_a_wrong_relation_is_caught():
         i = draw.choice([i for i, head in enumerate(s.heads) if head])
         wrong = draw.choice([r for r in TAGS if r != s.relations[i]])
         kinds = (*s.relations[:i], wrong, *s.relations[i + 1 :])
-        caught += bool(faults(replace(s, relations=kinds)))
+        caught += bool(faults(s._replace(relations=kinds)))
     assert caught > 0.9 * len(SENTENCES)

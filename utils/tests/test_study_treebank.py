@@ -8,10 +8,11 @@ import inspect
 import json
 
 import pytest
+import torch
 from studies import as_json, script_of
 
+from utils.baselines import bootstrap
 from utils.pretrained import REVISION, SHA256
-from utils.syntax import bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,25 @@ def test_the_check_can_fail(treebank, stored):
 
 
 # --- the script, on a tiny treebank ---
+
+
+def test_yardsticks(treebank):
+    pieces = torch.tensor([[1, 2, 1, 0, 3, 2, 1, 1]])  # of the words; seven were read
+    reading = treebank.Reading((), torch.zeros(1, 8, 1), pieces, ("0.0",))
+
+    def arcs(*pairs):
+        word, partner = torch.tensor(pairs).T
+        return treebank.Arcs(word * 0, word, partner, ("x",) * len(word))
+
+    to_head = arcs((0, 2), (1, 2), (2, 4), (5, 6), (6, 4))
+    assert treebank.chance(reading, to_head) == pytest.approx(1 / 6)
+    assert treebank.even(reading, to_head) == pytest.approx(2 / 5)  # 4 has the most
+    assert treebank.even(reading, arcs((4, 2))) == 0  # but is not its own partner
+    reading = reading._replace(pieces=torch.tensor([[1, 2, 2, 1, 2, 1, 1, 1]]))
+    for pair, wanted in (((0, 2), 1 / 3), ((1, 2), 1 / 2), ((5, 6), 0)):
+        assert treebank.even(reading, arcs(pair)) == pytest.approx(wanted), pair
+    assert treebank.reachable(to_head) == 1
+    assert treebank.reachable(arcs((2, 0), (2, 1), (4, 2))) == 2 / 3  # one for a word
 
 
 def block(name, words, heads, relations):

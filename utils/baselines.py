@@ -1,0 +1,324 @@
+"""Baselines: what a head without the skill scores, and tables that compare with them.
+
+A baseline is attention weights of the same shape as those that were found, scored by
+the same metric. It may do whatever the finding was allowed to do: attend as sharply,
+and be chosen as the best of as many heads.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from utils.checks import check_layout, check_size, shape_of
+from utils.heads import normalised_entropy, visible_keys
+from utils.recording import record_attention, recorded
+
+
+def uniform_attention(shape: Sequence[int], mask: Tensor | None = None) -> Tensor:
+    """Return weights that are equal for all keys that are visible to a query.
+
+    shape: (batch, heads, queries, keys); axes that are missing in front become 1.
+    mask: as in `heads.py`. A query without a visible key has zeros.
+
+    >>> uniform_attention((2, 2), torch.tensor([[True, False], [True, True]]))
+    tensor([[[[1.0000, 0.0000],
+              [0.5000, 0.5000]]]])
+    """
+    visible = visible_keys(mask, (1,) * (4 - len(shape)) + tuple(shape))
+    return visible / visible.sum(-1, keepdim=True).clamp(min=1)
+
+
+def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
+    """Return a copy of a model with fresh weights, as its modules draw them.
+
+    After torch.manual_seed(seed), reset_parameters() of every module is called, the
+    outer ones last. The state of your own random numbers does not change.
+
+    >>> layer = nn.Linear(8, 8)
+    >>> bool((untrained_copy(layer, seed=0).weight == layer.weight).any())
+    False
+    """
+    check_size("seed", seed)
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        for name, module in reversed(list(fresh.named_modules())):
+            # nn.MultiheadAttention spells it with an underscore
+            reset = getattr(module, "_reset_parameters", None)
+            reset = getattr(module, "reset_parameters", reset)
+            if reset is not None:
+                reset()
+            elif next(module.parameters(recurse=False), None) is not None:
+                raise ValueError(
+                    f"{name or 'the model'} ({type(module).__name__}) has weights and "
+                    "no reset_parameters(); write one, or build a new model."
+                )
+    return fresh
+
+
+def entropy_matched_copy(
+    untrained: nn.Module,
+    inputs: Tensor | tuple,
+    entropies: Sequence[Tensor],
+    *,
+    mask: Tensor | None = None,
+    queries: Tensor | None = None,
+    tolerance: float = 0.01,
+) -> nn.Module:
+    """Return a copy of an untrained model whose heads have given normalised entropies.
+
+    The attention of an untrained head is nearly uniform, so that any sharp head exceeds
+    it somewhere. Here the query weights and bias of each head are multiplied by one
+    number, such that its mean normalised entropy on these inputs becomes the given one.
+    inputs: of the model, a tensor or a tuple. entropies: one tensor (heads,) per layer,
+    in the order of the calls: `normalised_entropy(...).nanmean(0)` of the heads found,
+    with the same mask and queries.
+    Raises ValueError if a head misses its entropy by more than `tolerance`: equal keys
+    have equal weights however large the queries are, and position biases stay.
+
+    >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(4, 6, 8)
+    >>> matched = entropy_matched_copy(layer, (x, x, x), [torch.tensor([0.3, 0.6])])
+    >>> normalised_entropy(*record_attention(matched, x, x, x)).mean(0).tolist()
+    [0.3, 0.6]
+    """
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    matched = copy.deepcopy(untrained)
+    heads = [weights.shape[1] for weights in record_attention(matched, *inputs)]
+    targets = [torch.as_tensor(each) for each in entropies]
+    if [shape_of(each) for each in targets] != [(n,) for n in heads]:
+        raise ValueError(
+            f"entropies have shapes {[shape_of(each) for each in targets]}; this model "
+            f"needs one number per head, and its layers have {heads} heads."
+        )
+    remaining = iter(targets)
+
+    def mean_entropy(weights: Tensor) -> Tensor:  # (heads,)
+        return normalised_entropy(weights, mask=mask, queries=queries).nanmean(0)
+
+    def match(layer: nn.Module, weights_now: Callable[[], Tensor]) -> None:
+        target, once = next(remaining), weights_now()
+        _scale_queries(layer, torch.full_like(target, 2.0))
+        factors = _factors(once, weights_now(), target.to(once), mean_entropy)
+        _scale_queries(layer, factors / 2)
+
+    recorded(matched, inputs, {}, before=match)  # each layer, before the next is called
+    for i, weights in enumerate(record_attention(matched, *inputs)):
+        found = mean_entropy(weights)
+        if not ((found - targets[i]).abs() <= tolerance).all():
+            raise ValueError(
+                f"layer {i}: the normalised entropies (0 to 1) became {found.tolist()},"
+                f" not {targets[i].tolist()}. Equal keys have equal weights however "
+                "large the queries are, and a layer that is called twice has one scale."
+            )
+    return matched
+
+
+def best_of(*scores: Tensor) -> Tensor:
+    """Return the scores (batch,) of the best choice: the one with the highest mean.
+
+    scores: (batch, choices), or with more axes, e.g. of the heads of each layer, or of
+    the same heads at each of several offsets. If the finding is the best of many, so is
+    its baseline.
+
+    >>> best_of(torch.tensor([[0.1, 0.2], [0.1, 0.4]]), torch.tensor([[1.0], [0]]))
+    tensor([1., 0.])
+    """
+    choices = torch.cat([x.flatten(1) for x in scores], dim=1)  # (batch, choices)
+    return choices[:, _best(choices)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A score beside its baselines: means over sequences, with 95 % intervals.
+
+    lift: the value minus the highest of the baselines, compared sequence by sequence.
+    """
+
+    name: str
+    value: float
+    interval: tuple[float, float]
+    baselines: dict[str, float]
+    lift: float
+    lift_interval: tuple[float, float]
+    sequences: int
+
+    def cells(self) -> list[str]:
+        """Return the row as it is printed."""
+        value = [f"{self.value:.2f}", "[{:.2f}, {:.2f}]".format(*self.interval)]
+        baselines = [f"{score:.2f}" for score in self.baselines.values()]
+        interval = "[{:+.2f}, {:+.2f}]".format(*self.lift_interval)
+        lift = [f"{self.lift:+.2f}", interval, str(self.sequences)]
+        return [self.name, *value, *baselines, *lift]
+
+
+class Table(list):
+    """A list of rows that prints as a table."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "no rows"
+        header = ["", "value", "95 %", *self[0].baselines, "lift", "95 %", "n"]
+        lines = [header, *(row.cells() for row in self)]
+        width = [max(map(len, column)) for column in zip(*lines)]
+        return "\n".join(
+            "  ".join([line[0].ljust(width[0]), *map(str.rjust, line[1:], width[1:])])
+            for line in lines
+        )
+
+    __repr__ = __str__
+
+
+def score_table(
+    metric: Callable[..., Tensor],
+    weights: Tensor | Sequence[Tensor],
+    baselines: Mapping[str, Tensor | Sequence[Tensor]],
+    *,
+    best: bool = False,
+    seed: int = 0,
+    **options,
+) -> Table:
+    """Return a row per head: its score, those of its baselines, and its lift over them.
+
+    metric: a score (batch, heads), e.g. `previous_token`; options: its own, e.g. mask=.
+    weights: of one layer, or a list of them, as from `record_attention`.
+    baselines: for each name weights like these. One sequence, or one head, stands for
+        all of them, and so does one tensor for all layers.
+    best: True gives one row: the head with the highest mean, beside the head with the
+        highest mean of each baseline. If you choose, the baselines choose, too.
+    seed: of the intervals, see `compare`.
+
+    >>> from utils.heads import previous_token
+    >>> weights = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]]).expand(4, 1, 3, 3)
+    >>> score_table(previous_token, weights, {"even": uniform_attention((3, 3))})
+            value          95 %  even   lift            95 %  n
+    head 0   1.00  [1.00, 1.00]  0.33  +0.67  [+0.67, +0.67]  4
+    """
+    one = isinstance(weights, Tensor)
+    layers = [weights] if one else list(weights)
+    scores, others = _scores(metric, layers, options), {}
+    for name, each in baselines.items():
+        others[name] = _scores(metric, _expanded(name, each, layers), options)
+    heads = [(i, head) for i, x in enumerate(layers) for head in range(x.shape[1])]
+    names = [f"head {head}" if one else f"L{i} H{head}" for i, head in heads]
+    if best:
+        at = _best(scores)
+        chosen = {name: best_of(each) for name, each in others.items()}
+        return Table([compare(scores[:, at], chosen, f"best: {names[at]}", seed=seed)])
+    return Table(
+        compare(scores[:, i], {k: x[:, i] for k, x in others.items()}, name, seed=seed)
+        for i, name in enumerate(names)
+    )
+
+
+def compare(
+    scores: Tensor, baselines: Mapping[str, Tensor], name: str = "", *, seed: int = 0
+) -> Row:
+    """Return the row of one score (batch,) beside its baselines, each (batch,).
+
+    Means are over the sequences for which all are defined (not NaN). The intervals are
+    those of `bootstrap` over sequences, and NaN for a single sequence. They say how far
+    other sequences would change the mean, not other seeds of the model or a baseline.
+    """
+    for key, x in {"scores": scores, **baselines}.items():
+        check_layout(key, x, "(batch,)", 1)
+    every = torch.stack([scores, *baselines.values()]).detach().cpu().double()
+    every = every[:, ~every.isnan().any(0)]  # (1 + baselines, sequences)
+    size = every.shape[1]
+    if size == 0:
+        raise ValueError(f"{name or 'the score'} is defined in no sequence.")
+    value, *others = every.mean(1).tolist()
+    highest = every[1 + others.index(max(others))] if others else torch.zeros(size)
+    columns = torch.stack([every[0], every[0] - highest], dim=1)  # value and lift
+    ends = bootstrap(columns, torch.arange(size), size, seed=seed).mT.tolist()
+    interval, lift_interval = ends if size > 1 else [(torch.nan, torch.nan)] * 2
+    lift = columns[:, 1].mean().item()
+    others = dict(zip(baselines, others))
+    return Row(name, value, tuple(interval), others, lift, tuple(lift_interval), size)
+
+
+def bootstrap(
+    values: Tensor, group: Tensor, groups: int, *, seed: int = 0, draws: int = 1000
+) -> Tensor:
+    """Return the ends (2, columns) of the 95 % interval of the mean of each column.
+
+    values (rows, columns); group (rows,): to which of the `groups`, e.g. sentences, a
+    row belongs. Groups are drawn again with replacement, each with all its rows.
+    Source: Efron and Tibshirani 1993, chapter 13 (percentile interval).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(groups, (draws, groups), generator=generator)
+    times = values.new_zeros(draws, groups)  # how often each group is drawn
+    times.scatter_add_(1, drawn, times.new_ones(draws, groups))
+    sums = values.new_zeros(groups, values.shape[1]).index_add(0, group, values)
+    counts = torch.bincount(group, minlength=groups).to(values)
+    means = (times @ sums) / (times @ counts)[:, None]  # NaN: a draw without any row
+    return means.nanquantile(torch.tensor([0.025, 0.975]).to(values), dim=0)
+
+
+def _best(scores: Tensor) -> int:
+    """Return the choice with the highest mean of scores (batch, choices)."""
+    return int(scores.nanmean(0).nan_to_num(-torch.inf).argmax())
+
+
+def _scores(metric: Callable, layers: list[Tensor], options: dict) -> Tensor:
+    """Return the scores (batch, heads of all layers)."""
+    if not layers:
+        raise ValueError("weights are an empty list; give one tensor per layer.")
+    # the first head alone, too: a matrix (heads, heads) can look like (batch, heads)
+    layers = [layers[0][:, :1], *layers]
+    scores = [metric(layer, **options) for layer in layers]
+    given, expected = (list(map(shape_of, x)) for x in (scores, layers))
+    if given != [shape[:2] for shape in expected]:
+        raise ValueError(
+            f"metric returned {given} for weights {expected}; a table needs one score "
+            "per sequence and head, (batch, heads)."
+        )
+    return torch.cat(scores[1:], dim=1)
+
+
+def _expanded(name: str, baseline, layers: list[Tensor]) -> list[Tensor]:
+    """Return a baseline's layers, each in the shape of the layer that it is beside."""
+    given = [baseline] * len(layers) if isinstance(baseline, Tensor) else list(baseline)
+    try:
+        return [x.expand_as(layer) for x, layer in zip(given, layers, strict=True)]
+    except (RuntimeError, ValueError):
+        raise ValueError(
+            f"baseline {name!r} has shapes {[shape_of(x) for x in given]} and weights "
+            f"{[shape_of(x) for x in layers]}; give it the same shapes."
+        ) from None
+
+
+def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tensor:
+    """Return the numbers (heads,) by which queries must grow for the wanted entropy.
+
+    once, twice: the weights, and those with queries twice as long. Their logarithms
+    differ by the scores that grow with the query; masks and position biases cancel.
+    """
+    both = (once > 0) & (twice > 0)
+    grown = (twice.log() - once.log()).where(both, 0)
+    start = once.log().where(both, -torch.inf)
+    low, high = torch.full_like(target, -10.0), torch.full_like(target, 20.0)
+    for _ in range(18):  # halve the range of the exponent: 30 becomes 0.0001
+        middle = (low + high) / 2
+        weights = (start + (2**middle - 1)[:, None, None] * grown).softmax(-1)
+        flat = mean_entropy(weights) > target
+        low, high = middle.where(flat, low), high.where(flat, middle)
+    return 2**high
+
+
+@torch.no_grad()
+def _scale_queries(layer: nn.Module, factors: Tensor) -> None:
+    """Multiply the query weights and bias of each head, in place."""
+    if not isinstance(layer, nn.MultiheadAttention):
+        owned = [layer.query_proj.weight, layer.query_proj.bias]
+    elif layer.in_proj_weight is None:
+        owned = [layer.q_proj_weight, layer.in_proj_bias]
+    else:
+        owned = [layer.in_proj_weight, layer.in_proj_bias]
+    for tensor in owned:
+        if tensor is not None:  # queries come first where keys and values follow
+            rows = tensor[: layer.embed_dim].view(layer.num_heads, -1)
+            rows.mul_(factors.to(rows)[:, None])

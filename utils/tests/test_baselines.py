@@ -1,0 +1,384 @@
+"""Baselines are what they claim to be, and tables compare with them fairly."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from utils.attention import MultiHeadAttention
+from utils.baselines import (
+    Table,
+    best_of,
+    bootstrap,
+    compare,
+    entropy_matched_copy,
+    score_table,
+    uniform_attention,
+    untrained_copy,
+)
+from utils.heads import (
+    at_offset,
+    induction,
+    js_divergence,
+    normalised_entropy,
+    previous_token,
+    record_attention,
+)
+from utils.masks import causal_mask, padding_mask
+from utils.models import CausalLM
+from utils.positions import ALiBi, Learned, Rotary, Sinusoidal, T5Bias
+from utils.tests.helpers import attention_under
+
+B, L, E, H, V = 3, 7, 16, 4, 23
+PADDING = padding_mask([L, 3, 5], L)
+X = torch.randn(B, L, E, generator=torch.Generator().manual_seed(0))
+IDS = torch.stack([torch.arange(L) + 5 * i for i in range(B)])
+
+# --- uniform attention ---
+
+
+@pytest.mark.parametrize("mask", [causal_mask(L), PADDING, causal_mask(L) & PADDING])
+def test_uniform_attention_is_one_over_the_number_of_visible_keys(mask):
+    found = uniform_attention((B, 2, L, L), mask)
+    full = torch.ones(B, 2, L, L).bool() & mask
+    for row, visible in zip(found.flatten(0, 2), full.flatten(0, 2)):
+        n = int(visible.sum())
+        assert row.tolist() == pytest.approx([x / n for x in visible.tolist()])
+    assert_close(normalised_entropy(found, mask=mask), torch.ones(B, 2))
+    assert_close(uniform_attention(mask.shape, mask).expand_as(found), found)
+
+
+def test_uniform_attention_without_a_mask_and_without_a_visible_key():
+    assert uniform_attention((2, 3, 4, 5)).unique().tolist() == pytest.approx([0.2])
+    mask = torch.tensor([[True, True], [False, False]])
+    assert uniform_attention((2, 2), mask).tolist() == [[[[0.5, 0.5], [0, 0]]]]
+    with pytest.raises(TypeError, match="give bool"):
+        uniform_attention((L, L), torch.ones(L, L))
+    with pytest.raises(ValueError, match="mask has shape"):
+        uniform_attention((B, 2, L, L), causal_mask(L - 1))
+
+
+# --- untrained copies ---
+
+SCHEMES = {
+    "none": lambda: None,
+    "Learned": lambda: Learned(L, E),
+    "Sinusoidal": lambda: Sinusoidal(E),
+    "Rotary": lambda: Rotary(E // H),
+    "ALiBi": lambda: ALiBi(H),
+    "T5Bias": lambda: T5Bias(H, num_buckets=8, max_distance=6),
+}
+
+
+def lm(scheme):
+    torch.manual_seed(0)
+    return CausalLM(V, E, H, 2, position=SCHEMES[scheme]())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_untrained_copy_is_fresh_and_leaves_model_and_random_state_alone(scheme):
+    model, built = lm(scheme), dict(lm(scheme).named_parameters())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    before = copy.deepcopy(model.state_dict())
+    state = torch.random.get_rng_state()
+    fresh, same, other = (untrained_copy(model, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert_close(fresh.state_dict(), same.state_dict(), rtol=0, atol=0)
+    for name, weight in fresh.named_parameters():
+        assert (weight != 7).all(), name
+        assert weight.std().item() == pytest.approx(built[name].std().item(), rel=0.4)
+        if weight.dim() == 2 and scheme != "T5Bias":
+            assert not torch.equal(weight, other.get_parameter(name)), name
+    bound = 0.5**0.5 * math.sqrt(6 / (2 * E))
+    for block in fresh.blocks:
+        assert (block.attention.query_proj.bias == 0).all()
+        assert 0.9 * bound < block.attention.query_proj.weight.abs().max() <= bound
+
+
+def test_an_untrained_copy_of_torch_layers_and_of_what_cannot_be_redrawn():
+    module = nn.MultiheadAttention(E, H)
+    with torch.no_grad():
+        module.out_proj.bias.fill_(1.0)
+    fresh = untrained_copy(module, 0)
+    assert (fresh.out_proj.bias == 0).all()
+    assert not torch.equal(fresh.in_proj_weight, module.in_proj_weight)
+    module.extra = nn.Module()
+    module.extra.weight = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match=r"extra \(Module\) has weights"):
+        untrained_copy(module, 0)
+    with pytest.raises(TypeError, match="seed"):
+        untrained_copy(module, 0.5)
+
+
+# --- entropy-matched copies ---
+
+
+def mean_entropies(model, inputs, mask):
+    weights = record_attention(model, *inputs)
+    return [normalised_entropy(x, mask=mask).nanmean(0) for x in weights]
+
+
+def wanted(layers, num_heads=H):
+    """Return entropies from nearly uniform to sharp, others for each layer."""
+    g = torch.Generator().manual_seed(3)
+    return [0.05 + 0.85 * torch.rand(num_heads, generator=g) for _ in range(layers)]
+
+
+class Padded(nn.Module):
+    """PyTorch's encoder with the course's mask."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(E, H, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x, mask):
+        return self.encoder(x, src_key_padding_mask=~mask[:, 0, 0])
+
+
+def with_kdim():
+    return nn.MultiheadAttention(E, H, kdim=5, batch_first=True)
+
+
+CASES = {
+    **{name: (lambda name=name: lm(name), (IDS,), causal_mask(L)) for name in SCHEMES},
+    "layer": (lambda: MultiHeadAttention(E, H, bias=False), (X,), None),
+    "grouped": (lambda: MultiHeadAttention(E, H, num_kv_heads=2), (X,), None),
+    "torch": (Padded, (X, PADDING), PADDING),
+    "kdim": (with_kdim, (X, X[..., :5], X), None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_matched_copy_has_the_entropies_of_the_heads_found(case):
+    make, inputs, mask = CASES[case]
+    torch.manual_seed(0)
+    model = make()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "bias" in name:
+                parameter.normal_(std=0.2)
+            elif "embedding" in name:
+                parameter.normal_()  # far enough apart for every entropy
+    before = copy.deepcopy(model.state_dict())
+    targets = wanted(len(mean_entropies(model, inputs, mask)))
+    found = entropy_matched_copy(model, inputs, targets, mask=mask, tolerance=1e-3)
+    assert_close(mean_entropies(found, inputs, mask), targets, atol=1e-3, rtol=0)
+    assert_close(model.state_dict(), before, rtol=0, atol=0)
+    after = found.state_dict()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    queries = ("query_proj.", "in_proj_", "q_proj_weight")
+    assert changed and all(any(q in name for q in queries) for name in changed)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("torchs", [True, False])
+def test_only_the_queries_of_a_head_grow_by_one_factor(torchs, bias):
+    torch.manual_seed(0)
+    model = MultiHeadAttention(E, H, bias=bias)
+    if bias:
+        nn.init.normal_(model.query_proj.bias)
+    given = model.to_torch() if torchs else model
+    found = entropy_matched_copy(given, (X, X, X), wanted(1))
+    found = MultiHeadAttention.from_torch(found) if torchs else found
+    assert_close(found.key_proj.weight, model.key_proj.weight)
+    assert_close(found.value_proj.weight, model.value_proj.weight)
+    ratio = (found.query_proj.weight / model.query_proj.weight).view(H, -1)
+    factors = ratio.mean(1, keepdim=True)
+    assert_close(ratio, factors.expand_as(ratio), rtol=1e-3, atol=0)
+    assert len(factors.unique()) == H
+    if bias:
+        grown = (found.query_proj.bias / model.query_proj.bias).view(H, -1)
+        assert_close(grown, factors.expand_as(grown), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("queries", [None, torch.arange(L).expand(B, L) > 3])
+def test_of_the_chosen_queries_a_sharp_baseline_beats_a_flat_one(queries):
+    torch.manual_seed(0)
+    model, target = MultiHeadAttention(E, 16), torch.full((1, 16), 0.1)
+    sharp = entropy_matched_copy(model, X, target, queries=queries)
+    (flat,), (found,) = (record_attention(each, X) for each in (model, sharp))
+    entropies = normalised_entropy(found, queries=queries)
+    assert_close(entropies.mean(0), target[0], atol=0.01, rtol=0)
+    scores = [previous_token(each, queries=queries) for each in (flat, found)]
+    assert best_of(scores[1]).mean() > best_of(scores[0]).mean() + 0.05
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = MultiHeadAttention(E, H)
+
+    def forward(self, x):
+        return self.layer(self.layer(x)[0])
+
+
+class Mine(nn.Module):
+    def forward(self, query, *, need_weights=False):
+        return query, uniform_attention((*query.shape[:1], 1, L, L))
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "model", "x", "targets"),
+    [
+        (ValueError, "layer 0.*Equal keys", None, X[:, :1].expand(B, L, E), wanted(1)),
+        (ValueError, "0 to 1", None, X, torch.full((1, H), 1.5)),  # in nats?
+        (ValueError, "called twice", Twice(), X, wanted(2)),
+        (AttributeError, "Mine", Mine(), X, wanted(1, 1)),
+        (ValueError, r"needs .* \[4\] heads", None, X, wanted(2)),
+        (ValueError, r"needs .* \[4\] heads", None, X, wanted(1, 3)),
+        (ValueError, r"needs .* \[4\] heads", None, X, torch.ones(H)),
+    ],
+)
+def test_what_cannot_be_matched_is_refused(error, words, model, x, targets):
+    model = model or MultiHeadAttention(E, H)
+    with pytest.raises(error, match=words):
+        entropy_matched_copy(model, x, targets)
+    if "Equal keys" in words:  # a miss can be allowed
+        entropy_matched_copy(model, x, targets, tolerance=1)
+
+
+def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
+    first = torch.tensor([[0.9, 0.5], [0.0, 0.5], [0.0, 0.5]])
+    second = torch.tensor([[[0.4], [0.6]], [[0.4], [0.6]], [[0.4], [0.0]]])
+    assert best_of(first).tolist() == best_of(first, second).tolist() == [0.5] * 3
+    assert best_of(second).tolist() == pytest.approx([0.4, 0.4, 0.4])
+    holes = torch.tensor([[math.nan, 0.2], [math.nan, math.nan]])
+    assert best_of(holes)[0].item() == pytest.approx(0.2)
+    for wrong in ((), (first[:, 0],), (first, first[:2])):
+        with pytest.raises((RuntimeError, ValueError, IndexError)):
+            best_of(*wrong)
+
+
+# --- tables ---
+
+MASK = causal_mask(8) & padding_mask([8, 7, 6, 5, 8, 4], 8)
+LAYERS, FRESH = (
+    [attention_under(MASK, 6, 3, 8, seed=seed) for seed in seeds]
+    for seeds in ((0, 1), (4, 3))
+)
+BASELINES = {"even": uniform_attention(MASK.shape, MASK), "untrained": FRESH}
+
+
+def test_a_row_per_head_with_the_same_metric_of_every_baseline():
+    before = [x.clone() for x in LAYERS]
+    table = score_table(previous_token, LAYERS, BASELINES, mask=MASK)
+    assert_close(LAYERS, before, rtol=0, atol=0)
+    names = [row.name for row in table]
+    assert names == ["L0 H0", "L0 H1", "L0 H2", "L1 H0", "L1 H1", "L1 H2"]
+    for i, row in enumerate(table):
+        layer, head = divmod(i, 3)
+        value = previous_token(LAYERS[layer], mask=MASK)[:, head]
+        even = previous_token(BASELINES["even"].expand(6, 1, 8, 8), mask=MASK)[:, 0]
+        fresh = previous_token(FRESH[layer], mask=MASK)[:, head]
+        assert row.value == pytest.approx(value.mean().item())
+        means = {"even": even.mean().item(), "untrained": fresh.mean().item()}
+        assert row.baselines == pytest.approx(means)
+        hardest = max(even, fresh, key=torch.mean)
+        assert row.lift == pytest.approx((value - hardest).mean().item(), abs=1e-6)
+        assert row.interval[0] <= row.value <= row.interval[1]
+        assert row.lift_interval[0] <= row.lift <= row.lift_interval[1]
+        assert row.sequences == 6
+
+
+def test_the_baseline_has_the_mask_of_the_finding():
+    """Uniform attention has no lift over uniform attention under its own mask."""
+    even = uniform_attention((6, 1, 8, 8), MASK)
+    (row,) = score_table(previous_token, even, {"even": even}, mask=MASK)
+    assert row.name == "head 0" and row.lift == 0 and row.lift_interval == (0, 0)
+    padded = {"even": uniform_attention((8, 8), causal_mask(8))}
+    with pytest.raises(ValueError, match="mask= hides"):
+        score_table(previous_token, even, padded, mask=MASK)
+
+
+def test_if_you_choose_the_best_the_baselines_choose_too():
+    (row,) = score_table(previous_token, LAYERS, BASELINES, best=True, mask=MASK)
+    each = score_table(previous_token, LAYERS, BASELINES, mask=MASK)
+    best = max(each, key=lambda row: row.value)
+    assert (row.name, row.value) == (f"best: {best.name}", best.value)
+    assert row.baselines["untrained"] == max(x.baselines["untrained"] for x in each)
+    assert row.lift < best.lift  # beside it stood one untrained head, not the best
+
+    scores = [at_offset(x, by, mask=MASK) for x in FRESH for by in (-1, -2, -3)]
+    row = compare(best_of(*scores), {})  # the offset may be chosen, too
+    assert row.value == pytest.approx(max(x.mean(0).max().item() for x in scores))
+
+
+def test_sequences_in_which_a_score_is_not_defined_are_left_out():
+    ids, causal = torch.arange(8).repeat(6, 1), causal_mask(8)
+    ids[:2, 3] = 0  # only here a token comes back
+    even = uniform_attention((6, 3, 8, 8), causal)
+    table = score_table(induction, even, {"even": even}, mask=causal, ids=ids)
+    assert {row.sequences for row in table} == {2}
+    assert table[0].value == pytest.approx(1 / 4)
+    with pytest.raises(ValueError, match="defined in no sequence"):
+        compare(torch.full((3,), math.nan), {})
+
+
+def test_the_interval_is_that_of_the_mean():
+    values = torch.randn(400, generator=torch.Generator().manual_seed(0)) + 5
+    row = compare(values, {"zero": torch.zeros(400)})
+    half = 1.96 * values.std().item() / 20
+    assert row.interval == pytest.approx((row.value - half, row.value + half), abs=0.03)
+    assert compare(values, {}) == compare(values, {})
+    assert compare(values, {}, seed=1).interval != compare(values, {}).interval
+    # sequence by sequence: what score and baseline share is no doubt about the lift
+    row = compare(values, {"close": values - 1})
+    assert row.lift_interval == pytest.approx((1, 1), abs=1e-5)
+    row = compare(torch.ones(1), {"x": torch.zeros(1)})  # of one sequence: none
+    assert all(math.isnan(x) for x in (*row.interval, *row.lift_interval))
+
+
+def test_bootstrap_draws_groups():
+    g = torch.Generator().manual_seed(0)
+    group = torch.arange(40).repeat_interleave(5)
+    same = (torch.rand(40, 1, generator=g) < 0.5).float().repeat_interleave(5, dim=0)
+    mixed = (torch.rand(200, 1, generator=g) < 0.5).float()
+    low, high = bootstrap(torch.cat([same, mixed], dim=1), group, 40)
+    width = (high - low).tolist()
+    # five equal rows of a group are no five findings: sqrt(5) times as wide
+    assert 1.7 < width[0] / width[1] < 2.8
+    assert width[0] == pytest.approx(2 * 1.96 * (0.25 / 40) ** 0.5, rel=0.15)
+    again = bootstrap(mixed, group, 40)
+    assert_close(again[:, 0], torch.stack([low[1], high[1]]))
+    assert not torch.equal(again, bootstrap(mixed, group, 40, seed=1))
+    # row by row, from the definition
+    drawn = torch.randint(40, (1000, 40), generator=torch.Generator().manual_seed(0))
+    means = [mixed.view(40, 5)[each].mean() for each in drawn]
+    ends = torch.stack(means).quantile(torch.tensor([0.025, 0.975]))
+    assert_close(again[:, 0], ends)
+
+
+def test_the_table_prints_few_digits():
+    scores, even = torch.tensor([0.5, 0.75]), torch.tensor([0.125, 0.125])
+    assert str(Table([compare(scores, {"even": even}, "a")])).splitlines() == [
+        "   value          95 %  even   lift            95 %  n",
+        "a   0.62  [0.50, 0.75]  0.12  +0.50  [+0.38, +0.62]  2",
+    ]
+    assert str(Table()) == "no rows"
+
+
+SQUARE = attention_under(None, 3, 3, 8)  # as many heads as sequences
+
+
+@pytest.mark.parametrize(
+    ("words", "metric", "weights", "baselines"),
+    [
+        ("'x' has shapes", previous_token, SQUARE, {"x": [SQUARE] * 2}),
+        ("the same shapes", previous_token, SQUARE, {"x": SQUARE[:, :, 1:]}),
+        ("empty list", previous_token, [], {}),
+        ("metric returned", js_divergence, SQUARE, {}),
+        ("metric returned", js_divergence, SQUARE[:2], {}),
+    ],
+)
+def test_what_does_not_fit_in_a_table_is_refused(words, metric, weights, baselines):
+    with pytest.raises(ValueError, match=words):
+        score_table(metric, weights, baselines)
+    with pytest.raises(ValueError, match=r"give \(batch,\)"):
+        compare(torch.ones(3, 2), {})
