@@ -151,12 +151,6 @@ class Encoder(nn.Module):
     def _check(self, ids: Tensor, mask: Tensor | None) -> None:
         """Refuse ids and masks that cannot be meant."""
         check_ids(ids, self.embedding.num_embeddings, least=1)
-        max_length = len(self.position.table)
-        if ids.shape[1] > max_length:
-            raise ValueError(
-                f"ids have {ids.shape[1]} tokens, but the encoder has {max_length} "
-                f"positions; tokenizer(..., truncation=True, max_length={max_length})."
-            )
         if mask is None:
             return
         if mask.shape == ids.shape:
@@ -169,14 +163,10 @@ class Encoder(nn.Module):
 
 
 def _stored_name(name: str) -> str:
-    """Return the name in MiniLM's file of one of our parameters.
-
-    >>> _stored_name("blocks.3.mlp.0.bias")
-    'encoder.layer.3.intermediate.dense.bias'
-    """
+    """Return the name in MiniLM's file of one of our parameters."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name]
-    _, layer, part = name.split(".", 2)
+    _, layer, part = name.split(".", 2)  # blocks.3.mlp.0.bias
     part, kind = part.rsplit(".", 1)
     return f"encoder.layer.{layer}.{BLOCK[part]}.{kind}"
 

