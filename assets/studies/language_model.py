@@ -64,7 +64,7 @@ def make_model(variant: str, vocab_size: int, seed: int) -> CausalLM:
     position = Rotary(EMBED_DIM // HEADS)
     norm = "post" if variant == "post" else "pre"
     sizes = (vocab_size, EMBED_DIM, HEADS, LAYERS)
-    model = CausalLM(*sizes, position=position, norm=norm)
+    model = CausalLM(*sizes, position=position, norm=norm, embedding_std=None)
     for block in model.blocks:
         if variant == "no attention":
             block.attention = Silent()

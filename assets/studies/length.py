@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from studies import command_line  # noqa: E402
 
-from utils.data import first_token, python_docs, tokens_back  # noqa: E402
+from utils.data import copy_first_token, python_docs, tokens_back  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.positions import (  # noqa: E402
     ALiBi,
@@ -91,7 +91,7 @@ def three_back() -> Task:
 
 def first() -> Task:
     return token_task(
-        "first", lambda g, rows, length: first_token(g, rows, length, VOCAB)
+        "first", lambda g, rows, length: copy_first_token(g, rows, length, VOCAB)
     )
 
 
@@ -230,7 +230,8 @@ def with_position(model: CausalLM, scheme: nn.Module) -> CausalLM:
 
 
 def make_model(task: Task, scheme: Callable) -> CausalLM:
-    return CausalLM(task.vocab_size, DIM, HEADS, LAYERS, position=scheme(task.length))
+    options = {"position": scheme(task.length), "embedding_std": None}  # words: N(0, 1)
+    return CausalLM(task.vocab_size, DIM, HEADS, LAYERS, **options)
 
 
 @torch.no_grad()

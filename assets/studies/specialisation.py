@@ -93,9 +93,7 @@ class Kind:
     def make(self) -> CausalLM:
         """Return a new model: attention only, words drawn as in GPT-2."""
         position = self.position()
-        model = CausalLM(VOCAB, DIM, HEADS, self.layers, position=position, mlp_dim=0)
-        nn.init.normal_(model.embedding.weight, std=0.02)
-        return model
+        return CausalLM(VOCAB, DIM, HEADS, self.layers, position=position, mlp_dim=0)
 
     def batch(self, generator) -> tuple[Tensor, Tensor]:
         return draw(generator, SETTINGS["batch"], self.periods)

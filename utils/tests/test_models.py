@@ -10,49 +10,12 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask, padding_mask
 from utils.models import Block, CausalLM
-from utils.positions import ALiBi, Learned, NoPE, Rotary, Sinusoidal, T5Bias
+from utils.nulls import untrained_copy
+from utils.positions import Rotary
+from utils.recording import record_attention
+from utils.tests.helpers import SCHEMES, B, E, H, L, V, gradients, randn, scheme_of
 
-B, L, E, H, V = 3, 7, 16, 4, 11
-SCHEMES = {
-    "None": lambda: None,
-    "NoPE": NoPE,
-    "Learned": lambda: Learned(L, E),
-    "Sinusoidal": lambda: Sinusoidal(E),
-    "Rotary": lambda: Rotary(E // H),
-    "ALiBi": lambda: ALiBi(H),
-    "T5Bias": lambda: T5Bias(H, num_buckets=8, max_distance=6),
-}
-
-
-def block_of(layer: nn.TransformerEncoderLayer, **options) -> Block:
-    """Return a Block with copies of the weights of PyTorch's layer."""
-    layer = copy.deepcopy(layer)
-    embed_dim, mlp_dim = layer.linear1.in_features, layer.linear1.out_features
-    options = {"norm": "pre" if layer.norm_first else "post", **options}
-    block = Block(embed_dim, layer.self_attn.num_heads, mlp_dim=mlp_dim, **options)
-    block.attention = MultiHeadAttention.from_torch(layer.self_attn)
-    block.attention_norm, block.mlp_norm = layer.norm1, layer.norm2
-    block.mlp[0], block.mlp[3] = layer.linear1, layer.linear2
-    return block.train(layer.training)
-
-
-def lm(scheme="Rotary", seed=0, **options):
-    torch.manual_seed(seed)
-    model = CausalLM(V, E, H, 2, position=SCHEMES[scheme](), **options)
-    for name, parameter in model.named_parameters():
-        if "bias" in name or "table" in name:  # nothing is hidden by a zero
-            nn.init.normal_(parameter)
-    return model
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def text(seed=0, length=L):
-    return torch.randint(V, (B, length), generator=torch.Generator().manual_seed(seed))
-
-
+EVERY = pytest.mark.parametrize("scheme", [None, *SCHEMES])
 MASKS = {
     "none": None,
     "causal": causal_mask(L),
@@ -61,35 +24,54 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
+def lm(scheme="rotary half", seed=0, **options):
+    position = None if scheme is None else scheme_of(scheme)
+    torch.manual_seed(seed)
+    options = {"embedding_std": None, **options}
+    model = CausalLM(V, E, H, 2, position=position, **options)
+    for name, parameter in model.named_parameters():
+        if "bias" in name:  # nothing is hidden by a zero
+            nn.init.normal_(parameter)
+    return model
+
+
+def text(seed=0, length=L):
+    return torch.randint(V, (B, length), generator=torch.Generator().manual_seed(seed))
+
+
+def block_of(layer, **options):
+    """Return a Block with the weights of PyTorch's layer, and its parts by that."""
+    embed_dim, mlp_dim = layer.linear1.in_features, layer.linear1.out_features
+    options = {"norm": "pre" if layer.norm_first else "post", **options}
+    block = Block(embed_dim, layer.self_attn.num_heads, mlp_dim=mlp_dim, **options)
+    layer = copy.deepcopy(layer)
+    block.attention = MultiHeadAttention.from_torch(layer.self_attn)
+    block.attention_norm, block.mlp_norm = layer.norm1, layer.norm2
+    block.mlp[0], block.mlp[3] = layer.linear1, layer.linear2
+    return block
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_block_equals_torch_with_gradients(norm, activation, mask, need_weights):
+def test_block_equals_torch_with_gradients(norm, activation, mask):
     torch.manual_seed(0)
-    options = {"norm_first": norm == "pre", "activation": activation}
     theirs = nn.TransformerEncoderLayer(
-        E, H, 3 * E, dropout=0.0, batch_first=True, **options
+        E, H, 3 * E, 0.0, activation, batch_first=True, norm_first=norm == "pre"
     )
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
-    ours = block_of(theirs, activation=activation)
-    keep, found = MASKS[mask], []
-    for module in (theirs, ours):
+    ours, keep = block_of(theirs, activation=activation), MASKS[mask]
+    blocked = None if keep is None else ~keep.expand(B, H, L, L).reshape(B * H, L, L)
+    found = []
+    for output, parts in (
+        (lambda x: theirs(x, src_mask=blocked), (theirs.linear1, theirs.norm1)),
+        (lambda x: ours(x, keep), (ours.mlp[0], ours.attention_norm)),
+    ):
         x = randn(B, L, E).requires_grad_()
-        if module is theirs:
-            blocked = None
-            if keep is not None:
-                blocked = ~keep.expand(B, H, L, L).reshape(B * H, L, L)
-            y = module(x, src_mask=blocked)
-        else:
-            y, weights = module(x, keep, need_weights=need_weights)
-            assert (weights is not None) == need_weights
-        (y * randn(B, L, E, seed=1)).sum().backward()
-        found.append([y, x.grad, module.linear1.weight.grad, module.norm1.weight.grad]
-                     if module is theirs else
-                     [y, x.grad, module.mlp[0].weight.grad,
-                      module.attention_norm.weight.grad])  # fmt: skip
+        loss = (output(x) * randn(B, L, E, seed=1)).sum()
+        wanted = [x, *(part.weight for part in parts)]
+        found.append([output(x), *torch.autograd.grad(loss, wanted)])
     assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
 
 
@@ -99,53 +81,59 @@ def test_block_is_built_like_torchs(norm):
     for bias in (True, False):
         options = {"bias": bias, "dropout": 0.5}
         theirs = nn.TransformerEncoderLayer(E, H, 4 * E, batch_first=True, **options)
-        sizes = [
-            sorted(p.numel() for p in block.parameters())
-            for block in (block_of(theirs), Block(E, H, norm=norm, **options))
-        ]
+        blocks = block_of(theirs), Block(E, H, norm=norm, **options)
+        sizes = [sorted(p.numel() for p in block.parameters()) for block in blocks]
         assert sizes[0] == sizes[1]
     block, x = Block(E, H, norm=norm, dropout=0.5), randn(B, L, E)
     assert block.attention.dropout == block.dropout.p == block.mlp[2].p == 0.5
-    assert not torch.equal(block(x)[0], block(x)[0])
-    assert torch.equal(block.eval()(x)[0], block(x)[0])
-
-
-def test_dropout_acts_on_what_is_added():
-    """With all of it dropped, a pre-norm block is the identity."""
-    block, x = Block(E, H, dropout=1.0), randn(B, L, E)
-    nn.init.normal_(block.attention.out_proj.bias)
-    assert torch.equal(block(x)[0], x)
+    assert not torch.equal(block(x), block(x))
+    assert torch.equal(block.eval()(x), block(x))
+    dropped = Block(E, H, dropout=1.0)  # of what is added, all: nothing happens
+    nn.init.normal_(dropped.attention.out_proj.bias)
+    assert torch.equal(dropped(x), x)
 
 
 def test_attention_only_and_no_norm():
     x = randn(B, L, E)
-    block = Block(E, H, mlp_dim=0, norm=None)
-    expected = x + block.attention(x)[0]
-    assert torch.equal(block(x)[0], expected) and block.mlp is None
-    names = {name.split(".")[0] for name, _ in block.named_parameters()}
-    assert names == {"attention"}
-    with_mlp = Block(E, H, norm=None)
+    block, with_mlp = Block(E, H, mlp_dim=0, norm=None), Block(E, H, norm=None)
+    assert torch.equal(block(x), x + block.attention(x)[0]) and block.mlp is None
+    assert {name.split(".")[0] for name, _ in block.named_parameters()} == {"attention"}
     y = x + with_mlp.attention(x)[0]
-    assert torch.equal(with_mlp(x)[0], y + with_mlp.mlp(y))
+    assert torch.equal(with_mlp(x), y + with_mlp.mlp(y))
 
 
-@pytest.mark.parametrize(
-    "error, says, options",
-    [
-        (
-            ValueError,
-            "norm is 'first'; give one of 'pre', 'post', N",
-            {"norm": "first"},
-        ),
-        (ValueError, "activation is 'swish'", {"activation": "swish"}),
-        (ValueError, "mlp_dim is -1", {"mlp_dim": -1}),
-        (ValueError, "dropout is 2", {"dropout": 2.0}),
-        (ValueError, "num_heads must divide", {"num_heads": 3}),
-    ],
-)
-def test_options_that_cannot_be_are_refused(error, says, options):
-    with pytest.raises(error, match=says):
-        Block(**{"embed_dim": E, "num_heads": H, **options})
+def test_every_option_of_the_model_reaches_its_blocks():
+    given = {"norm": "post", "bias": False, "dropout": 0.25, "num_kv_heads": 2}
+    given |= {
+        "mlp_dim": 5,
+        "norm_eps": 0.5,
+        "activation": "relu",
+        "position": Rotary(4),
+    }
+    model = CausalLM(V, E, H, 2, **given)
+    for block in model.blocks:
+        assert repr(block) == repr(Block(E, H, **given))
+        assert block.attention.num_kv_heads == 2 and block.attention.dropout == 0.25
+        assert block.attention.position is given["position"]
+    assert model.dropout.p == 0.25 and model.head.bias is None
+    norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
+    assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
+
+
+def test_embeddings_as_drawn():
+    """As in GPT-2, or as `nn.Embedding` does; all other weights are the same."""
+    models = []
+    for std in (0.02, 0.5, None):
+        torch.manual_seed(0)
+        options = {} if std == 0.02 else {"embedding_std": std}
+        models.append(CausalLM(500, E, H, 1, **options))
+        for model in (models[-1], untrained_copy(models[-1], 1)):
+            found = model.embedding.weight.std().item()
+            assert found == pytest.approx(std or 1.0, rel=0.05)
+    first, *others = (model.blocks.state_dict() for model in models)
+    assert_close(others, [first, first], atol=0, rtol=0)
+    torch.manual_seed(0)
+    assert torch.equal(models[2].embedding.weight, nn.Embedding(500, E).weight)
 
 
 class Plain(nn.Module):
@@ -155,22 +143,21 @@ class Plain(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, query, key=None, value=None, mask=None, **options):
-        weights = {"need_weights": options.get("need_weights", False)}
-        return self.layer(query, key, value, mask, **weights)
+    def forward(self, query, mask=None, **options):
+        return self.layer(query, mask=mask, need_weights=True)[0], None
 
 
 def test_attention_may_be_replaced():
     model, ids = lm(), text()
-    expected, weights = model(ids, need_weights=True)
+    expected, weights = model(ids), record_attention(model, ids)
     for block in model.blocks:
         block.attention = Plain(block.attention)
-    logits, read = model(ids, need_weights=True)
-    assert_close((logits, read), (expected, weights))
+    assert_close(model(ids), expected)
+    assert_close(record_attention(model, ids), weights)
     assert model.generate(ids, 2, use_cache=False).shape == (B, L + 2)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@EVERY
 def test_the_model_is_its_parts(scheme):
     """Written out once more; the position scheme is asked where it should be."""
     model, ids = lm(scheme), text()
@@ -178,34 +165,23 @@ def test_the_model_is_its_parts(scheme):
     x = x if model.position is None else model.position.embed(x)
     for block in model.blocks:
         assert block.attention.position is model.position
-        x, _ = block(x, causal_mask(L))
-    expected = model.head(model.norm(x))
-    logits, weights = model(ids, need_weights=True)
-    assert_close(model(ids), expected)
-    assert_close(logits, expected, atol=1e-5, rtol=1e-5)
-    assert [w.shape for w in weights] == 2 * [(B, H, L, L)]
-
-
-def test_a_last_norm_where_blocks_leave_a_sum():
-    norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
-    assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
+        x = block(x, causal_mask(L))
+    assert_close(model(ids), model.head(model.norm(x)))
+    assert [w.shape for w in record_attention(model, ids)] == 2 * [(B, H, L, L)]
 
 
 def test_a_shared_table_is_one_parameter():
-    model = lm("T5Bias")
-    tables = [n for n, _ in model.named_parameters() if "position" in n]
-    assert len(tables) == 1
-    model(text()).square().sum().backward()
-    first, both = model.position, lm("T5Bias")
+    model, both = lm("t5"), lm("t5")
+    assert sum("position" in name for name, _ in model.named_parameters()) == 1
     both.blocks[1].attention.position = copy.deepcopy(both.position)
-    both(text()).square().sum().backward()
-    (shared,), (one,) = list(first.parameters()), list(both.position.parameters())
-    (other,) = both.blocks[1].attention.position.parameters()
-    assert_close(shared.grad, one.grad + other.grad)
+    for each in (model, both):
+        each(text()).square().sum().backward()
+    other = both.blocks[1].attention.position.table.grad
+    assert_close(model.position.table.grad, both.position.table.grad + other)
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@EVERY
 def test_no_token_sees_the_future(scheme, training):
     model = lm(scheme).train(training)
     ids, other = text(), text()
@@ -214,13 +190,19 @@ def test_no_token_sees_the_future(scheme, training):
     assert (changed[:4] == 0).all() and (changed[4:] > 1e-4).all()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@EVERY
 def test_cache_changes_nothing(scheme):
     model, ids, cache = lm(scheme).eval(), text(), {}
     with torch.no_grad():
         parts = [model(ids[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, L))]
         assert_close(torch.cat(parts, dim=1), model(ids), atol=1e-5, rtol=1e-5)
     assert cache["length"] == L
+    ids, expected = ids[:, :3], ids[:, :3]
+    greedy = [model.generate(ids, 4, temperature=0, use_cache=c) for c in (True, False)]
+    for _ in range(4):
+        best = model(expected)[:, -1].argmax(-1, keepdim=True)
+        expected = torch.cat([expected, best], dim=1)
+    assert torch.equal(greedy[0], expected) and torch.equal(greedy[1], expected)
 
 
 def test_a_refused_call_leaves_the_cache_as_it_was():
@@ -232,112 +214,98 @@ def test_a_refused_call_leaves_the_cache_as_it_was():
     assert cache["length"] == 3 and cache[0]["key"].shape[2] == 3
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_generation_with_and_without_a_cache(scheme):
-    model, ids = lm(scheme), text(length=3)
-    greedy = [model.generate(ids, 4, temperature=0, use_cache=c) for c in (True, False)]
-    assert torch.equal(*greedy) and greedy[0].shape == (B, 7)
-    expected = ids
-    for _ in range(4):
-        best = model.eval()(expected)[:, -1].argmax(-1, keepdim=True)
-        expected = torch.cat([expected, best], dim=1)
-    assert torch.equal(greedy[0], expected)
-
-
 def test_sampling_follows_the_probabilities():
-    torch.manual_seed(0)
-    model = CausalLM(4, E, H, 0)
+    model, wanted = CausalLM(4, E, H, 0), torch.tensor([0.1, 0.2, 0.3, 0.4])
     with torch.no_grad():
         model.head.weight.zero_()
-        model.head.bias.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]).log())
+        model.head.bias.copy_(wanted.log())
     ids, generator = torch.zeros(20_000, 1).long(), torch.Generator().manual_seed(0)
     for temperature in (1.0, 0.5):
         options = {"temperature": temperature, "generator": generator}
-        drawn = model.generate(ids, 1, **options)[:, 1]
-        wanted = torch.tensor([0.1, 0.2, 0.3, 0.4]) ** (1 / temperature)
-        share = drawn.bincount(minlength=4) / 20_000
-        assert_close(share, wanted / wanted.sum(), atol=0.01, rtol=0)
+        share = model.generate(ids, 1, **options)[:, 1].bincount(minlength=4) / 20_000
+        sharp = wanted ** (1 / temperature)
+        assert_close(share, sharp / sharp.sum(), atol=0.01, rtol=0)
 
 
 def test_generation_is_repeatable_and_leaves_the_mode_alone():
-    model, ids = lm(dropout=0.5), text()
-    before = torch.get_rng_state()
-    one, two = (
-        model.generate(ids, 5, generator=torch.Generator().manual_seed(1))
-        for _ in range(2)
+    model, ids, before = lm(dropout=0.5), text(), torch.get_rng_state()
+    one, two, other = (
+        model.generate(ids, 5, generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
     )
     assert torch.equal(one, two) and model.training and not one.requires_grad
     assert torch.equal(torch.get_rng_state(), before)
-    other = model.generate(ids, 5, generator=torch.Generator().manual_seed(2))
     assert not torch.equal(one, other) and torch.equal(one[:, :L], ids)
 
 
 @pytest.mark.parametrize(
-    "error, says, ids",
+    "error, says, call",
     [
-        (ValueError, r"ids has shape \(7,\); give \(batch, length\)", text()[0]),
-        (TypeError, "ids are torch.float32", text().float()),
-        (ValueError, "vocab_size=11: they must lie between 0 and 10", text() + V),
-        (ValueError, "from -1 to", text() * 0 - 1),
+        (ValueError, "norm is 'first'; give one of 'pre', 'post', N",
+         lambda: Block(E, H, norm="first")),
+        (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
+        (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
+        (ValueError, "dropout is 2", lambda: Block(E, H, dropout=2.0)),
+        (ValueError, "num_heads must divide", lambda: Block(E, 3)),
+        (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
+        (ValueError, "norm_eps is nan", lambda: lm(norm_eps=float("nan"))),
+        (TypeError, "position is <class .*Rotary'>; give an object",
+         lambda: CausalLM(V, E, H, 1, position=Rotary)),
+        (TypeError, "give an object", lambda: CausalLM(V, E, H, 1, position=len)),
+        (ValueError, r"ids has shape \(7,\); give \(batch", lambda: lm()(text()[0])),
+        (TypeError, "ids are torch.float32", lambda: lm()(text().float())),
+        (ValueError, "vocab_size is 11; they must lie between 0 and 10",
+         lambda: lm()(text() + V)),
+        (ValueError, "from -1 to", lambda: lm()(text() * 0 - 1)),
+        (ValueError, "temperature is -1",
+         lambda: lm().generate(text(), 1, temperature=-1.0)),
+        (ValueError, "give at least 1", lambda: lm().generate(text()[:, :0], 1)),
     ],
-)
-def test_ids_that_cannot_be_are_refused(error, says, ids):
-    with pytest.raises(error, match=says):
-        lm()(ids)
-
-
-def test_other_errors_speak():
-    with pytest.raises(TypeError, match="give a PositionScheme"):
-        CausalLM(V, E, H, 1, position=lambda x: x)
-    with pytest.raises(ValueError, match="temperature is -1"):
-        lm().generate(text(), 1, temperature=-1.0)
-    with pytest.raises(ValueError, match="give at least 1 each"):
-        lm().generate(text()[:, :0], 1)
+)  # fmt: skip
+def test_what_cannot_be_is_refused(error, says, call):
     assert lm()(text()[:, :0]).shape == (B, 0, V)
+    with pytest.raises(error, match=says):
+        call()
 
 
-@pytest.mark.parametrize(
-    "scheme, options",
-    [("Sinusoidal", {"norm": "post", "activation": "relu"}), ("T5Bias", {})],
-)
-def test_compiles_whole(scheme, options):
+class Step(nn.Module):
+    """One step of decoding, with past keys and values as tensors, as exports need."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, past, *kept):
+        cache = {"length": past.shape[0]}
+        for i in range(2):
+            cache[i] = {"key": kept[2 * i], "value": kept[2 * i + 1]}
+        return self.model(ids, cache=cache), cache[1]["key"]
+
+
+def test_compiles_whole_and_exports_with_a_cache():
     torch.compiler.reset()
-    model, ids = lm(scheme, **options), text()
+    model, ids, cache = lm(), text(), {}
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    expected, got = model(ids), compiled(ids)
-    assert_close(got, expected)
-    grads = [
-        torch.autograd.grad(y.sum(), [model.embedding.weight]) for y in (expected, got)
-    ]
-    assert_close(*grads)
-
-
-def test_compiles_whole_with_a_cache():
-    torch.compiler.reset()
-    model, ids, cache = lm().eval(), text(), {}
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    losses = [each(ids).square().sum() for each in (model, compiled)]
+    assert_close(gradients(losses[1], model), gradients(losses[0], model))
+    model.eval()
     with torch.no_grad():
         parts = [compiled(ids[:, a:b], cache=cache) for a, b in ((0, 4), (4, L))]
         assert_close(torch.cat(parts, dim=1), model(ids), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("scheme", ["Learned", "Rotary", "ALiBi"])
-def test_exports(scheme):
-    model, ids = lm(scheme).eval(), text()
-    program = torch.export.export(model, (ids,), strict=False)
-    assert_close(program.module()(ids), model(ids))
+        kept = [cache[i][name][:, :, :-1] for i in (0, 1) for name in ("key", "value")]
+        inputs = (ids[:, -1:], torch.empty(L - 1), *kept)
+        step = torch.export.export(Step(model), inputs, strict=False).module()
+        logits, keys = step(*inputs)
+    assert_close(logits, model(ids)[:, -1:], atol=1e-5, rtol=1e-5)
+    assert_close(keys, cache[1]["key"])
 
 
 @pytest.mark.filterwarnings("error:There is a performance drop")
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_blocks_vmap(need_weights):
+def test_blocks_vmap():
     blocks = [Block(E, H, num_kv_heads=2, position=Rotary(E // H)) for _ in range(3)]
     x, mask = randn(B, L, E), causal_mask(L)
-
-    def output(weights, buffers):
-        options = {"need_weights": need_weights}
-        return functional_call(blocks[0], (weights, buffers), (x, mask), options)[0]
-
-    together = vmap(output)(*stack_module_state(blocks))
+    together = vmap(lambda *state: functional_call(blocks[0], state, (x, mask)))(
+        *stack_module_state(blocks)
+    )
     for block, found in zip(blocks, together):
-        assert_close(found, block(x, mask)[0], atol=1e-5, rtol=1e-5)
+        assert_close(found, block(x, mask), atol=1e-5, rtol=1e-5)
