@@ -349,11 +349,8 @@ def check_layer_inputs(layer, query, key=None, value=None, cache=None) -> None:
         raise ValueError("cache is for self-attention; call it without key, value.")
     key = query if key is None else key
     value = key if value is None else value
-    for name, x, option in (
-        ("query", query, "embed_dim"),
-        ("key", key, "kdim"),
-        ("value", value, "vdim"),
-    ):
+    options = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
+    for (name, option), x in zip(options.items(), (query, key, value)):
         checks.check_layout(name, x, "(batch, length, features), e.g. by x[None]", 3)
         size = getattr(layer, option)
         if x.shape[-1] != size:
