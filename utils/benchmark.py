@@ -8,20 +8,6 @@ import torch
 from torch import Tensor
 
 
-class Ratios(dict[str, float]):
-    """Name -> multiple of the first one's time; printed, says how it was measured."""
-
-    def __init__(self, ratios: dict[str, float], threads: int, rounds: int):
-        super().__init__(ratios)
-        self.threads, self.rounds = threads, rounds
-
-    def __str__(self) -> str:
-        lines = [f"{name:30s} {ratio:5.2f} ×" for name, ratio in self.items()]
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        said = f"(times of {next(iter(self))}; {threads}, median of {self.rounds})"
-        return "\n".join([*lines, said])
-
-
 def time_ratios(
     functions: dict[str, Callable[..., Tensor]],
     inputs: tuple,
@@ -31,21 +17,17 @@ def time_ratios(
     calls: int = 1,
     threads: int = 2,
     atol: float = 1e-5,
-) -> Ratios:
+) -> dict[str, float]:
     """Return how long each function takes, as a multiple of the first one's time.
 
-    functions: name -> function(*inputs) that returns one tensor; all of them must
-        return what the first returns, up to `atol`, or nothing is timed.
-    inputs: tensors; with backward, those that require gradients are part of the
-        comparison.
-    backward: also time the gradients of the output's sum; otherwise no gradients.
+    functions: name -> function(*inputs) that returns one tensor; ValueError unless all
+        return what the first returns, up to `atol`, and leave the inputs as they are.
+    backward: also time the gradients of the output's sum; those of the inputs are part
+        of the comparison.
     calls: how many calls are timed together; a call of microseconds needs hundreds.
     The functions take turns, round by round, on `threads` threads. Timed calls follow
     an untimed one of the same function, so that none inherits another's memory. The
     ratio is the median over rounds: a busy machine slows a whole round.
-    Returns a dict that also knows `threads` and `rounds`, and prints them.
-    Raises ValueError for a function that gives another output or other gradients, or
-    that changes its inputs.
 
     >>> double, wrong = lambda x: 2 * x, lambda x: 3 * x
     >>> time_ratios({"2x": double}, (torch.ones(3),))
@@ -55,45 +37,39 @@ def time_ratios(
     ValueError: 3x is not equal to 2x, so it is not timed: ...
     """
     if min(rounds, calls, threads) < 1:
-        raise ValueError(
-            f"rounds={rounds}, calls={calls}, threads={threads}: each is at least 1."
-        )
-    names = list(functions)
-    done = {name: _outcome(functions[name], inputs, backward) for name in names}
-    for name in names:
+        raise ValueError(f"{rounds=}, {calls=}, {threads=}: each is at least 1.")
+    first, *_ = functions
+    done = {name: _outcome(f, inputs, backward) for name, f in functions.items()}
+    for name, outcome in done.items():
         try:
-            torch.testing.assert_close(done[name], done[names[0]], atol=atol, rtol=atol)
+            torch.testing.assert_close(outcome, done[first], atol=atol, rtol=atol)
         except AssertionError as error:
-            raise ValueError(
-                f"{name} is not equal to {names[0]}, so it is not timed: {error}"
-            ) from None
-    del done
+            message = f"{name} is not equal to {first}, so it is not timed: {error}"
+            raise ValueError(message) from None
+    del done, outcome
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         seconds = [
-            [_seconds(functions[name], inputs, backward, calls) for name in names]
+            {n: _seconds(f, inputs, backward, calls) for n, f in functions.items()}
             for _ in range(rounds)
         ]
-        threads = torch.get_num_threads()  # the number that was really used
     finally:
         torch.set_num_threads(threads_before)
-    ratios = {
-        name: statistics.median(row[i] / row[0] for row in seconds)
-        for i, name in enumerate(names)
+    return {
+        name: statistics.median(each[name] / each[first] for each in seconds)
+        for name in functions
     }
-    return Ratios(ratios, threads, rounds)
 
 
 def _outcome(function, inputs: tuple, backward: bool) -> list[Tensor]:
-    """Return the output, the gradients of the inputs, and the inputs afterwards."""
+    """Return the output, and the gradients of the inputs."""
     copies = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
     leaves = [x for x in copies if x.requires_grad] if backward else []
     with torch.set_grad_enabled(backward):
         output = function(*copies)
-    for before, after in zip(inputs, copies, strict=True):
-        if not torch.equal(before, after):
-            raise ValueError("a function changes its inputs, so none is timed.")
+    if not all(map(torch.equal, inputs, copies)):
+        raise ValueError("a function changes its inputs, so none is timed.")
     grads = torch.autograd.grad(output.sum(), leaves) if leaves else []
     return [output.detach(), *grads]
 

@@ -1,13 +1,15 @@
-"""The errors that speak: what was given, what was expected, what to do.
+"""General checks of arguments: what was given, what was expected, what to do.
 
 Checks look at types and shapes, which costs next to nothing; `holds` is for the few
-that must look at values.
+that must look at values. A check that knows a class stands beside that class.
 """
 
 import math
+import sys
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 # as tuples: torch 2.6 cannot compile `int | float`
 WHOLE, NUMBER = (int, torch.SymInt), (int, float)
@@ -27,12 +29,23 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
-def is_wrapped(x: Tensor) -> bool:
-    """Return whether x stands for many tensors or for a derivative (`torch.func`)."""
-    try:
-        x.data_ptr()
-    except RuntimeError:  # it has no memory of its own
-        return True
+def is_wrapped(*tensors: Tensor | None) -> bool:
+    """Return whether one of them stands for many tensors, or carries a derivative.
+
+    That happens inside `torch.func` (vmap, jvp, grad). While a graph is traced there is
+    nothing to tell, and the answer is False.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    for x in tensors:
+        if x is None:
+            continue
+        if forward_ad.unpack_dual(x).tangent is not None:
+            return True
+        try:
+            x.data_ptr()
+        except RuntimeError:  # it has no memory of its own
+            return True
     return False
 
 
@@ -51,31 +64,25 @@ def check_size(name: str, size, least: int = 0) -> None:
 
 def check_probability(name: str, p) -> None:
     """Refuse what is not a number from 0 to 1."""
-    if isinstance(p, bool) or not isinstance(p, NUMBER):
-        raise TypeError(f"{name} is a {type(p).__name__}; give a float from 0 to 1.")
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"{name} is {p}; it must lie between 0 and 1.")
+    _check_number(name, p, 0, 1, "lie between 0 and 1")
 
 
 def check_positive(name: str, x) -> None:
     """Refuse what is not a finite number above 0."""
+    _check_number(name, x, math.ulp(0), sys.float_info.max, "be finite and above 0")
+
+
+def check_not_negative(name: str, x) -> None:
+    """Refuse what is not a finite number of at least 0."""
+    _check_number(name, x, 0, sys.float_info.max, "be finite and at least 0")
+
+
+def _check_number(name: str, x, least: float, most: float, says: str) -> None:
+    """Refuse what is not a number from `least` to `most`."""
     if isinstance(x, bool) or not isinstance(x, NUMBER):
-        raise TypeError(f"{name} is a {type(x).__name__}; give a float above 0.")
-    if not 0.0 < x < math.inf:
-        raise ValueError(f"{name} is {x}; it must be finite and above 0.")
-
-
-def checked_scale(scale, head_dim: int) -> float:
-    """Return the factor of the scores: `scale`, or 1 / sqrt(head_dim) for None."""
-    if scale is None:
-        if head_dim == 0:
-            raise ValueError("query has 0 features; attention needs at least one.")
-        return head_dim**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, NUMBER):
-        raise TypeError(f"scale is a {type(scale).__name__}; give a float.")
-    if not math.isfinite(scale):
-        raise ValueError(f"scale is {scale}; give a finite number.")
-    return scale
+        raise TypeError(f"{name} is a {type(x).__name__}; give a number.")
+    if not least <= x <= most:
+        raise ValueError(f"{name} is {x}; it must {says}.")
 
 
 def check_layout(name: str, x, axes: str, dims: int) -> None:
@@ -100,177 +107,12 @@ def check_floating(name: str, x) -> None:
         )
 
 
-def check_attention_inputs(query, key, value) -> None:
-    """Refuse a query, key and value that do not fit together."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        check_floating(name, x)
-        if x.dim() < 2:
-            raise ValueError(
-                f"{name} has shape {shape_of(x)}; give (..., length, features)."
-            )
-    if not query.dtype == key.dtype == value.dtype:
-        raise TypeError(
-            f"dtypes differ: query {query.dtype}, key {key.dtype}, "
-            f"value {value.dtype}; convert them to one with .to()."
-        )
-    if not query.device == key.device == value.device:
-        raise ValueError(
-            f"devices differ: query {query.device}, key {key.device}, "
-            f"value {value.device}; move them to one with .to()."
-        )
-    q, k, v = query.shape, key.shape, value.shape
-    if q[-1] == k[-1] and k[-2] == v[-2] and q[:-2] == k[:-2] == v[:-2]:
-        return
-    shapes = f"query {tuple(q)}, key {tuple(k)}, value {tuple(v)}"
-    if q[-1] != k[-1]:
-        raise ValueError(
-            f"query and key must have the same number of features: {shapes}."
-        )
-    if k[-2] != v[-2]:
-        raise ValueError(f"each key needs one value: {shapes}.")
-    raise ValueError(
-        f"leading dimensions differ: {shapes}; nothing is broadcast here, "
-        "so .expand() or .repeat_interleave() the smaller one."
-    )
-
-
-def check_heads(layer) -> None:
-    """Refuse sizes of a multi-head layer that cannot be shared out among its heads."""
-    for name in ("embed_dim", "num_heads", "num_kv_heads", "kdim", "vdim"):
-        check_size(name, getattr(layer, name), least=1)
-    if layer.embed_dim % layer.num_heads:
-        raise ValueError(
-            f"embed_dim={layer.embed_dim} cannot be shared by "
-            f"num_heads={layer.num_heads}: num_heads must divide embed_dim."
-        )
-    if layer.num_heads % layer.num_kv_heads:
-        raise ValueError(
-            f"num_kv_heads={layer.num_kv_heads} cannot serve "
-            f"num_heads={layer.num_heads}: it must divide num_heads."
-        )
-    if layer.position is not None and not hasattr(layer.position, "rotate"):
-        raise TypeError(
-            f"position is {layer.position!r}; give an object with rotate() and bias()."
-        )
-    head_dim = layer.embed_dim // layer.num_heads
-    for name, size in (("num_heads", layer.num_heads), ("head_dim", head_dim)):
-        given = getattr(layer.position, name, size)
-        if given != size:
-            raise ValueError(
-                f"position was built with {name}={given} but the layer has "
-                f"{name}={size}."
-            )
-    check_probability("dropout", layer.dropout)
-
-
-def check_roles(key, value, cache) -> None:
-    """Refuse a call of a layer whose key and value cannot be meant as they are."""
-    if cache is not None and not (key is None and value is None):
-        raise ValueError("cache is for self-attention; call it without key, value.")
-    if key is None and value is not None:
-        raise ValueError("value was given without key; give both, or neither.")
-    if isinstance(key, Tensor) and key.dtype == torch.bool:
-        raise TypeError("key is boolean: is it a mask? Then write mask=...")
-
-
-def check_layer_inputs(layer, query, key, value) -> None:
-    """Refuse inputs of a multi-head layer that do not fit it, or each other."""
-    check_features(layer, "query", query, "embed_dim")
-    if key is not query or layer.kdim != layer.embed_dim:
-        check_features(layer, "key", key, "kdim")
-    if value is not key or layer.vdim != layer.kdim:
-        check_features(layer, "value", value, "vdim")
-    if layer.head_gate.shape != (layer.num_heads,):
-        raise ValueError(
-            f"head_gate has shape {shape_of(layer.head_gate)}; it must be "
-            f"({layer.num_heads},), one number per head."
-        )
-    if key is query and value is query:
-        return
-    if not query.shape[0] == key.shape[0] == value.shape[0]:
-        raise ValueError(
-            f"batch sizes differ: query {shape_of(query)}, key {shape_of(key)}, "
-            f"value {shape_of(value)}."
-        )
-    if key.shape[1] != value.shape[1]:
-        raise ValueError(
-            f"there are {key.shape[1]} keys but {value.shape[1]} values; "
-            "each key needs one value."
-        )
-
-
-def check_features(layer, name: str, x, option: str) -> None:
-    """Refuse one input of a layer: layout, features, device, dtype."""
-    check_floating(name, x)
-    if x.dim() != 3:
-        raise ValueError(
-            f"{name} has shape {shape_of(x)}; the layer takes "
-            "(batch, length, features). For one sentence add x[None]."
-        )
-    if x.shape[-1] != getattr(layer, option):
-        raise ValueError(
-            f"{name} has {x.shape[-1]} features but the layer was built with "
-            f"{option}={getattr(layer, option)}."
-        )
-    weight = layer.query_proj.weight
-    if x.device != weight.device:
-        raise ValueError(
-            f"{name} is on {x.device} but the layer is on {weight.device}; "
-            f"move one of them with .to()."
-        )
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise TypeError(
-            f"{name} is {x.dtype} but the layer is {weight.dtype}; "
-            f"convert one of them with .to()."
-        )
-
-
-def check_rotated(before, after) -> None:
-    """Refuse what a position scheme's rotate() made of (query, key)."""
-    for x, rotated in zip(before, after):
-        given, wanted = (
-            (shape_of(t), t.dtype, t.device) if isinstance(t, Tensor) else type(t)
-            for t in (rotated, x)
-        )
-        if given != wanted:
-            raise ValueError(
-                "position.rotate() must keep shape, dtype and device: it was given "
-                f"{wanted} and returned {given}."
-            )
-
-
-def check_cache(cache, layer, key: Tensor) -> None:
-    """Refuse a cache that another layer, or another batch, has filled."""
-    if isinstance(cache, dict) and not cache:
-        return
-    filled_here = isinstance(cache, dict) and cache.get("layer", layer) is layer
-    if not filled_here or "key" not in cache or "value" not in cache:
-        raise ValueError(
-            "cache was not filled by this layer; give each layer an empty dict of "
-            "its own, and the same dict at every further call."
-        )
-    past = cache["key"]
-    if past.shape[0] != key.shape[0]:
-        raise ValueError(
-            f"cache holds {past.shape[0]} sentences but the query {key.shape[0]}; "
-            "start a new batch with an empty dict."
-        )
-
-
 def check_choice(name: str, given, known) -> None:
     """Refuse what is not one of the known values."""
     if given not in known:
         raise ValueError(
             f"{name} is {given!r}; give one of {', '.join(map(repr, known))}."
         )
-
-
-def check_not_negative(name: str, x) -> None:
-    """Refuse what is not a finite number of at least 0."""
-    if isinstance(x, bool) or not isinstance(x, NUMBER):
-        raise TypeError(f"{name} is a {type(x).__name__}; give a number.")
-    if not 0 <= x < math.inf:
-        raise ValueError(f"{name} is {x}; it must be at least 0, and finite.")
 
 
 def check_ids(ids, vocab_size: int, least: int = 0) -> None:

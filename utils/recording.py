@@ -1,4 +1,4 @@
-"""Look at the weights of every attention in a model, without changing the model."""
+"""The attention weights of every layer of a model, taken by hooks from outside."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from utils.attention import MultiHeadAttention
-from utils.checks import shape_of
 
 __all__ = ["attention_layers", "looking", "record_attention", "recorded"]
 
@@ -21,7 +20,7 @@ def record_attention(model: nn.Module, *inputs, **named) -> list[Tensor]:
     One tensor per call of an attention, in the order of the calls of
     `model(*inputs, **named)`. Any model will do that holds `MultiHeadAttention`,
     `nn.MultiheadAttention` (so `nn.TransformerEncoder`, too), or a module of your own
-    that is called in the same way, takes need_weights and returns (output, weights).
+    that takes need_weights and returns (output, weights).
     The weights are those of eval mode, never averaged over heads, never dropped out.
     Afterwards the model is as it was, also after an error.
 
@@ -40,23 +39,16 @@ def recorded(
     before: before(layer, weights_now), called before each call; weights_now() returns
         what the layer's weights would be, if it were called as it is now.
     """
-    layers = attention_layers(model)
-    if not layers:
-        raise ValueError(
-            f"{type(model).__name__} holds no attention: no MultiHeadAttention, no "
-            "nn.MultiheadAttention, no module whose forward() takes need_weights."
-        )
     found: list[tuple[nn.Module, Tensor]] = []
-    with looking(model), ExitStack() as stack:
+    layers = attention_layers(model)
+    with looking(model), ExitStack() as hooks:
         for layer in layers:
-            stack.enter_context(
-                _replaced_forward(layer, _recording(layer, found, before))
-            )
+            _hook(layer, found, before, hooks)
         model(*inputs, **named)
     if not found:
         raise ValueError(
-            f"{type(model).__name__} holds {len(layers)} attention layers, but called "
-            "none of them for these inputs."
+            f"{type(model).__name__} called no attention: no MultiHeadAttention, no "
+            "nn.MultiheadAttention, no module whose forward() takes need_weights."
         )
     return found
 
@@ -90,77 +82,55 @@ def looking(model: nn.Module) -> Iterator[None]:
 def _is_attention(module: nn.Module) -> bool:
     """Return whether a module is an attention: a known one, or innermost of its kind.
 
-    A block takes need_weights, too, in order to hand it on to the attention in it.
+    A block may take need_weights, too, in order to hand it on to the attention in it.
     """
-    if isinstance(module, KINDS):
-        return True
-    return _takes_weights(module) and not any(
-        isinstance(inner, KINDS) or _takes_weights(inner)
-        for inner in module.modules()
-        if inner is not module
-    )
+    takes = [
+        isinstance(inner, KINDS)
+        or "need_weights" in signature(inner.forward).parameters
+        for inner in module.modules()  # itself first
+    ]
+    return isinstance(module, KINDS) or (takes[0] and not any(takes[1:]))
 
 
-def _takes_weights(module: nn.Module) -> bool:
-    return "need_weights" in signature(module.forward).parameters
+def _hook(layer: nn.Module, found: list, before: Callable | None, hooks: ExitStack):
+    """Hook a layer twice: to ask for its weights, and to put them into `found`.
 
+    Whoever calls the layer still gets what they asked for.
+    """
+    torchs = isinstance(layer, nn.MultiheadAttention)
+    each_head = {"average_attn_weights": False} if torchs else {}
+    parameters = list(signature(layer.forward).parameters)
+    asked = {}
 
-def _recording(layer: nn.Module, found: list, before: Callable | None) -> Callable:
-    """Return a forward() that puts the weights into `found`, and else does the same."""
-    forward, torchs = layer.forward, isinstance(layer, nn.MultiheadAttention)
-    parameters = list(signature(forward).parameters)
-
-    def recording(*inputs, **named):
+    def ask(layer, inputs, named):
         if "need_weights" in parameters:  # given by position? Then name it
             place = parameters.index("need_weights")
-            named = {**dict(zip(parameters[place:], inputs[place:])), **named}
+            named = dict(zip(parameters[place:], inputs[place:])) | named
             inputs = inputs[:place]
-        asked = named.pop("need_weights", torchs)  # PyTorch's default is True
-        averaged = torchs and named.pop("average_attn_weights", True)
-        each = {"average_attn_weights": False} if torchs else {}
-
-        def read():
-            result = forward(*inputs, **named, **each, need_weights=True)
-            return _checked_result(layer, result)
-
+        asked["weights"] = named.pop("need_weights", torchs)
+        asked["average"] = torchs and named.pop("average_attn_weights", True)
+        named = named | each_head | {"need_weights": True}
         if before is not None:
-            before(layer, lambda: _batched(read()[1]))
-        output, weights = read()
-        found.append((layer, _batched(weights)))
-        if not asked:
+            before(layer, lambda: _weights(layer, layer.forward(*inputs, **named)))
+        return inputs, named
+
+    def keep(layer, inputs, result):
+        found.append((layer, _weights(layer, result)))
+        output, weights = result
+        if not asked["weights"]:
             return output, None
-        return output, weights.mean(dim=-3) if averaged else weights
+        return output, weights.mean(dim=-3) if asked["average"] else weights
 
-    return recording
+    hooks.enter_context(layer.register_forward_pre_hook(ask, with_kwargs=True))
+    hooks.enter_context(layer.register_forward_hook(keep, prepend=True))
 
 
-def _checked_result(layer: nn.Module, result) -> tuple:
-    """Return (output, weights), or refuse what an attention does not return."""
-    pair = isinstance(result, tuple) and len(result) == 2
-    weights = result[1] if pair else None
+def _weights(layer: nn.Module, result) -> Tensor:
+    """Return the weights (batch, heads, queries, keys) that an attention returned."""
+    weights = result[1] if isinstance(result, tuple) and len(result) == 2 else None
     if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
-        given = shape_of(weights) if isinstance(weights, Tensor) else type(weights)
         raise ValueError(
-            f"{type(layer).__name__} returned weights {given}; with need_weights=True "
-            "it must return (output, weights), weights (batch, heads, queries, keys)."
+            f"{type(layer).__name__} was called with need_weights=True; it must return "
+            "(output, weights), weights (batch, heads, queries, keys)."
         )
-    return result
-
-
-def _batched(weights: Tensor) -> Tensor:
-    """Return (batch, heads, queries, keys): PyTorch's of one sentence have no batch."""
-    return weights if weights.dim() == 4 else weights[None]
-
-
-@contextmanager
-def _replaced_forward(layer: nn.Module, forward: Callable) -> Iterator[None]:
-    """Give a module another forward() for a `with` block."""
-    before = dict(vars(layer))
-    layer.forward = forward
-    try:
-        yield
-    finally:
-        if "forward" in before:
-            layer.forward = before["forward"]
-        else:
-            del layer.forward
+    return weights if weights.dim() == 4 else weights[None]  # of PyTorch, without batch
