@@ -1,54 +1,36 @@
 """The exercises of the course: `check(name, your_function)`, `progress()`, `answer()`.
 
-engine.py       runs an answer and compares what it did with what it should have done
-lesson_NN.py    the exercises of notebook NN as data: reference, inputs, known mistakes
-kept.py         the folder in which solved answers stay, one text file each
-writing.py      the text of an answer, with all that it uses from the notebook
+lesson_NN    the exercises of notebook NN as data: reference, inputs, known mistakes
+engine.py    runs an answer and compares what it did with what it should have done
+kept.py      the folder in which solved answers stay, one text file each
 """
 
+import pkgutil
+import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO
 from types import FrameType
 
-from torch.random import fork_rng
-
-from utils.exercises import (
-    kept,
-    lesson_01,
-    lesson_02,
-    lesson_03,
-    lesson_04,
-    lesson_05,
-    lesson_06,
-    lesson_07,
-    lesson_08,
-    lesson_09,
-)
+from utils.exercises import kept
 from utils.exercises.engine import SOLVED, UNTOUCHED, Exercise, Verdict, draw, grade
 from utils.exercises.kept import NotKept, folder
-from utils.exercises.writing import written
 
 __all__ = ["answer", "check", "folder", "forget", "progress"]
 
-LESSONS = (
-    lesson_01,
-    lesson_02,
-    lesson_03,
-    lesson_04,
-    lesson_05,
-    lesson_06,
-    lesson_07,
-    lesson_08,
-    lesson_09,
+LESSONS = tuple(
+    import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.iter_modules(__path__)
+    if re.fullmatch(r"lesson_\d+", module.name)
 )
 EXERCISES: dict[str, Exercise] = {
     exercise.name: exercise for lesson in LESSONS for exercise in lesson.EXERCISES
 }
 IMPORTS = {e.name: lesson.IMPORTS for lesson in LESSONS for e in lesson.EXERCISES}
 _verdicts: dict[str, Verdict] = {}  # of this kernel; what is solved is kept in files
-_loading: set[str] = set()  # the exercises whose kept answers are being checked
+_not_kept: set[str] = set()  # what was solved in this kernel, and could not be kept
 
 
 def check(name: str, function: Callable) -> None:
@@ -56,7 +38,7 @@ def check(name: str, function: Callable) -> None:
 
     An untouched stub is "not attempted yet". A wrong answer is told which known mistake
     it equals, or else what differs first; where the shapes agree, expected and yours
-    are drawn side by side. The source of a solved answer is kept for later lessons, in
+    are drawn side by side. The cell of a solved answer is kept for later lessons, in
     the folder that `utils.exercises.folder()` names; a wrong one never replaces it.
     """
     exercise = _exercise(name)
@@ -65,10 +47,12 @@ def check(name: str, function: Callable) -> None:
             f"check takes the function itself, not {type(function).__name__}: write "
             f'check("{name}", {exercise.reference.__name__}).'
         )
+    if kept.note(name, function):  # a kept cell is run, not the learner's
+        return
     verdict = _verdicts[name] = grade(exercise, function)
     said = _keep(exercise, function, sys._getframe(1)) if verdict.solved else ""
-    if not verdict.solved and _is_kept(name):
-        said = " The answer that you solved earlier stays."
+    if (not verdict.solved or name in _not_kept) and _is_kept(name):
+        said += " The answer that you solved earlier stays."
     print(f"{name} {exercise.title}: {verdict.status}. {verdict.message}{said}")
     if verdict.picture is not None:
         draw(*verdict.picture)
@@ -77,18 +61,21 @@ def check(name: str, function: Callable) -> None:
 def answer(name: str) -> Callable:
     """Return your own solved answer to exercise `name`, else the reference.
 
-    Yours is run from its kept source and checked again; one line says which it is.
+    Yours is run from its kept cell and checked again; one line says which it is.
     """
     exercise = _exercise(name)
-    if name in _loading:  # what is kept would call itself without end
+    if kept.is_loading(name):  # what is kept would call itself without end
         raise NotKept(f'it calls answer("{name}") itself')
     try:
         text = kept.read(name)
         if text is not None:
-            function = _loaded(exercise, text)
-            print(f'answer("{name}"): your own, checked again.')
+            function = kept.load(name, text, IMPORTS[name])
+            _demand_solved(exercise, function)
+            whose = "the one you solved earlier" if name in _not_kept else "your own"
+            print(f'answer("{name}"): {whose}, checked again.')
             return function
-        why = f"{name} is not solved yet"
+        why = "was not kept" if name in _not_kept else "is not solved yet"
+        why = f"{name} {why}"
     except NotKept as error:
         why = f"yours cannot be used: {error}"
     print(f'answer("{name}"): the reference; {why}.')
@@ -118,6 +105,7 @@ def forget(name: str | None = None) -> None:
     gone = []
     for each in names:
         _verdicts.pop(each, None)
+        _not_kept.discard(each)
         try:
             gone += [each] * kept.remove(each)
         except NotKept as error:
@@ -126,44 +114,44 @@ def forget(name: str | None = None) -> None:
 
 
 def _exercise(name: str) -> Exercise:
+    if not isinstance(name, str):
+        text = f'"{name}"' if isinstance(name, int | float) else '"1.1"'
+        raise TypeError(f"the name of an exercise is text: {text}, not {name!r}.")
     if name not in EXERCISES:
         raise ValueError(f"there is no exercise {name!r}; there are {list(EXERCISES)}.")
     return EXERCISES[name]
 
 
 def _keep(exercise: Exercise, function: Callable, caller: FrameType) -> str:
-    """Keep the source of a solved answer, if it solves again; return what to say."""
+    """Keep the cell of a solved answer, if it solves alone; return what to say."""
+    name = exercise.name
+    _not_kept.add(name)
     try:
         if function is exercise.reference:
             raise NotKept("it is the course's own function")
-        text = written(function, caller, IMPORTS[exercise.name])
-        _loaded(exercise, text)
-        kept.write(exercise.name, exercise.title, text)
+        cell = kept.cell_of(caller)
+        alone = kept.load(name, cell, IMPORTS[name])
+        if kept.made_of(alone) != kept.made_of(function):
+            _demand_solved(exercise, alone)
+        kept.write(name, exercise.title, cell)
     except NotKept as error:
         return f" It is not kept: {error}."
-    except Exception as error:  # no oddity of an object may cost the learner a verdict
-        return f" It is not kept: reading its source raised {type(error).__name__}."
+    _not_kept.remove(name)
     return " Kept for later lessons."
 
 
-def _loaded(exercise: Exercise, text: str) -> Callable:
-    """Return the function of a kept text; NotKept unless it solves the exercise."""
-    _loading.add(exercise.name)
-    try:
-        with redirect_stdout(StringIO()), fork_rng(devices=[]):  # leaves no trace
-            function = kept.load(exercise.name, text, IMPORTS[exercise.name])
-            verdict = grade(exercise, function)
-    finally:
-        _loading.remove(exercise.name)
+def _demand_solved(exercise: Exercise, function: Callable) -> None:
+    """Raise NotKept unless what a cell defines alone solves the exercise, too."""
+    with redirect_stdout(StringIO()):
+        verdict = grade(exercise, function)
     if not verdict.solved:
         line = verdict.message.splitlines()[0].rstrip(".")
-        raise NotKept(f"run from its source it is not right ({line})")
-    return function
+        raise kept.not_alone(f"it is not right ({line})")
 
 
 def _is_kept(name: str, problems: list[str] | None = None) -> bool:
     try:
-        return kept.is_kept(name)
+        return kept.read(name) is not None
     except NotKept as error:
         if problems is not None:
             problems.append(str(error))

@@ -18,7 +18,10 @@ CUT_OFF = (
 )
 FIRST_IS_RIGHT = " Its first part is right: return only that."
 RETURN_MISSING = " Is a `return` missing?"
-OVERWRITTEN = "a tensor was overwritten that the backward pass needs. "
+OVERWRITTEN = (
+    "a tensor was overwritten that the backward pass needs. Build a new one: w = w / s "
+    "instead of w /= s, torch.where or masked_fill instead of w[...] = 0."
+)
 EDITS = "your function edits its argument "
 ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
     r"shape of the mask .* does not match": (
@@ -82,24 +85,21 @@ def _words(error: BaseException | None) -> tuple:
 
 
 def _error_difference(expected: BaseException | None, yours: Run) -> str | None:
-    error = yours.error
-    if isinstance(error, TooLong):
-        return f"your function had not finished after {error} and was stopped." + _in(
-            yours.line
-        )
+    error, line = yours.error, _in(yours.line)
     if error is None:
         return f"your function raised no error; expected a {type(expected).__name__}."
+    if isinstance(error, TooLong):
+        return f"your function had not finished after {error} and was stopped.{line}"
     if expected is not None and isinstance(error, type(expected)):
         return None
-    text = str(error).strip().split("\n")[0]
-    said = f"your function raised {type(error).__name__}"
-    said = f"{said}: {text}" if text else f"{said}."
     known = hint(error)
-    return (
-        f"{said}\n  {known[1]}{_in(yours.line)}"
-        if known
-        else f"{said}{_in(yours.line)}"
-    )
+    meaning = f"\n  {known[1]}" if known else ""
+    return f"your function raised {_first_line(error)}{meaning}{line}"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else f"{type(error).__name__}."
 
 
 def hint(error: BaseException) -> tuple[str, str] | None:
@@ -229,18 +229,14 @@ def _gradient_difference(expected: Run, yours: Run) -> str | None:
 
 def _backward_error(yours: Run) -> str:
     error = yours.backward_error
+    if isinstance(error, NaNOnTheWay):
+        return f"the values are right, but {error}."
     said = "the values are right, but no gradient can be computed: "
     if isinstance(error, TooLong):
         return f"{said}the backward pass had not finished after {error}."
-    if isinstance(error, NaNOnTheWay):
-        return f"the values are right, but {error}."
     if "inplace operation" in str(error):
-        said += OVERWRITTEN
-        said += "Build a new one: w = w / s instead of w /= s, torch.where or "
-        return f"{said}masked_fill instead of w[...] = 0.{_in(yours.line)}"
-    text = str(error).strip().split("\n")[0]
-    said += f"the backward pass raised {type(error).__name__}: {text}"
-    return said + _in(yours.line)
+        return f"{said}{OVERWRITTEN}{_in(yours.line)}"
+    return f"{said}the backward pass raised {_first_line(error)}{_in(yours.line)}"
 
 
 def same(a: Tensor, b: Tensor) -> bool:

@@ -1,10 +1,9 @@
-"""Runs an answer to an exercise, and names the mistake that it equals.
+"""Grades an answer to an exercise, and names the mistake that it equals.
 
 An answer is judged by everything it did: what it returned or raised, which arguments it
 edited, the gradients it passes back, and whether it does the same a second time.
 
 running.py    runs a function on a trial and records what it did
-source.py     finds the learner's own lines
 compare.py    says what one run did otherwise than another
 naming.py     finds the known mistake
 slips.py      edits of an answer that prove what was forgotten
@@ -23,8 +22,14 @@ from torch import Tensor
 
 from utils.exercises.compare import VALUES_DIFFER, alike
 from utils.exercises.drawing import describe, draw, functions_of, picture
-from utils.exercises.naming import Trial, name
-from utils.exercises.running import WITHOUT_NAN, Run, TooLong, run
+from utils.exercises.naming import Trial, name_of
+from utils.exercises.running import (
+    WITHOUT_NAN,
+    Run,
+    TooLong,
+    run,
+    surroundings_kept,
+)
 
 __all__ = [
     "WITHOUT_NAN",
@@ -65,6 +70,7 @@ class Exercise:
     title: str
     reference: Callable
     inputs: Callable[[torch.dtype], Iterable[dict]]
+    # The older way to list mistakes: goes when no lesson uses it any more.
     mistakes: dict[str, Callable | tuple[Callable, ...]] = field(default_factory=dict)
     gradients: bool | str = True
     known: list[Mistake] = field(default_factory=list)
@@ -109,6 +115,10 @@ class Exercise:
         for mistake in self.known:
             yield mistake.name, mistake.why, mistake.function
 
+    def trials(self) -> list[dict]:
+        """Return the arguments of each trial, in single and in double precision."""
+        return [t for d in (torch.float32, torch.float64) for t in self.inputs(d)]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -134,16 +144,15 @@ def randn(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
+@surroundings_kept()
 def grade(exercise: Exercise, function: Callable) -> Verdict:
     """Return the verdict on one answer; prints and draws nothing."""
     if is_untouched(function):
         return Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
-    trials = [t for d in (torch.float32, torch.float64) for t in exercise.inputs(d)]
-    gradients = exercise.gradients
+    trials, gradients = exercise.trials(), exercise.gradients
     should = _runs(exercise.reference, trials, gradients)
-    did = _runs(function, trials, gradients)
-    seeds = range(len(did))  # fewer than trials, if an answer had no end
-    tried = list(map(Trial, trials, should, did, seeds))
+    did = _runs(function, trials, gradients)  # fewer, if an answer had no end
+    tried = [Trial(*each) for each in zip(trials, should, did, range(len(did)))]
     wrong = [trial for trial in tried if trial.said is not None]
     again = _second_thoughts(function, wrong[:1] * 2 or tried, gradients)
     if again:
@@ -154,7 +163,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     message, drawn = _sentence(wrong[0]), picture(wrong[0].should, wrong[0].did)
     if isinstance(did[-1].error, TooLong):
         return Verdict(NOT_YET, message)
-    named = name(function, tried, exercise.forms(), gradients, exercise.reference)
+    named = name_of(function, tried, exercise.forms(), gradients, exercise.reference)
     if named is None:
         if len(wrong) < len(tried):
             message += f" Right on {len(tried) - len(wrong)} of {len(tried)} inputs."
@@ -163,7 +172,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     return Verdict(NOT_YET, message, named.mistake, drawn)
 
 
-def _runs(function: Callable, trials: list[dict], gradients: bool) -> list[Run]:
+def _runs(function: Callable, trials: list[dict], gradients: bool | str) -> list[Run]:
     """Return what the answer did on each trial, up to one that it never finished."""
     done = []
     for seed, trial in enumerate(trials):  # no two draw the same random numbers
@@ -173,7 +182,9 @@ def _runs(function: Callable, trials: list[dict], gradients: bool) -> list[Run]:
     return done
 
 
-def _second_thoughts(function: Callable, tried: list[Trial], gradients: bool) -> str:
+def _second_thoughts(
+    function: Callable, tried: list[Trial], gradients: bool | str
+) -> str:
     """Return what a second round on the same inputs did otherwise, or ""."""
     with contextlib.redirect_stdout(io.StringIO()):
         for trial in tried:

@@ -6,8 +6,11 @@ A name is a claim, so each has to be earned on every input that can speak for it
 2. The difference itself says it: a tuple, another order of the axes, ...
 3. A slip: with nothing changed but, say, `keepdim=True`, the answer is right.
    Or with that change it equals a known mistake.
-4. A known mistake with another fault beside it: the outputs are equal wherever the
-   answer gives one that is finite, or on most inputs, and no other mistake comes close.
+4. A known mistake with something else beside it: the outputs are the same numbers on
+   all inputs or on most, and no other mistake comes as close.
+
+An output that is mostly NaN or infinite could come from anything: it does not count as
+near to a mistake.
 """
 
 import contextlib
@@ -50,9 +53,19 @@ class Trial:
     did: Run
     seed: int = 0  # of the random numbers that were drawn
 
-    @property
+    @functools.cached_property
     def said(self) -> str | None:
         return difference(self.should, self.did)
+
+    @functools.cached_property
+    def lost(self) -> bool:
+        """Whether most numbers are NaN or infinite that should not be."""
+        target, output = self.should.output, _unpacked(self, self.did.output)
+        said = output_difference(target, output)
+        if said is None or not said.startswith(VALUES_DIFFER):
+            return False
+        lost = target.isfinite() & ~output.isfinite()
+        return int(lost.sum()) * 2 > target.numel()
 
 
 @dataclass(frozen=True)
@@ -63,23 +76,22 @@ class Name:
     sentence: str = ""  # empty if the difference says it already
 
 
-def name(
+def name_of(
     function: Callable,
     trials: list[Trial],
     forms: Iterable[Form],
-    gradients: bool,
+    gradients: bool | str,
     reference: Callable,
 ) -> Name | None:
     """Return what the learner did, or None where nothing can be claimed."""
-    known = _Known(list(forms), trials, gradients)
+    known = Known(forms, trials, gradients)
     exact = known.exactly(lambda at: trials[at].did)
     if exact:
         mistake, why = exact
         return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
     if not any(True for t in trials for _ in tensors(t.should.output)):
         # a few words in common prove no known mistake, what puts them right does
-        known = _Known([], trials, gradients)
-        return _evident(trials) or _slip(function, reference, known)
+        known = Known([], trials, gradients)
     return (
         _evident(trials)
         or _slip(function, reference, known)
@@ -91,14 +103,15 @@ def name(
 # --- known mistakes ---------------------------------------------------------------
 
 
-class _Known:
+class Known:
     """The known mistakes of an exercise; each is run on an input once, when needed."""
 
-    def __init__(self, forms: list[Form], trials: list[Trial], gradients: bool):
-        self.forms, self.trials, self.gradients = forms, trials, gradients
-        wrong = [i for i, trial in enumerate(trials) if trial.said is not None]
-        right = [i for i, trial in enumerate(trials) if trial.said is None]
-        self.order = wrong + right  # what is wrong tells mistakes apart soonest
+    def __init__(
+        self, forms: Iterable[Form], trials: list[Trial], gradients: bool | str
+    ):
+        self.forms, self.trials, self.gradients = list(forms), trials, gradients
+        # what is wrong comes first: it tells mistakes apart soonest
+        self.order = sorted(range(len(trials)), key=lambda at: trials[at].said is None)
         self.run = functools.cache(self._run)
 
     def _run(self, form: int, at: int) -> Run:
@@ -113,41 +126,19 @@ class _Known:
         return None
 
     def nearly(self) -> Name | None:
-        """Return the one mistake that did the same where it can be compared."""
-        found: dict[str, tuple[int, bool, str, int]] = {}
-        for form, (mistake, why, _) in enumerate(self.forms):
-            near = self._near(form)
-            if near and near > found.get(mistake, (0,))[:2]:
-                found[mistake] = (*near, why, form)
-        best = max((near[:2] for near in found.values()), default=None)
-        names = [mistake for mistake, near in found.items() if near[:2] == best]
-        if len(names) != 1:  # two that come equally close: neither is the name
-            return None
-        (mistake,), (count, whole, why, form) = names, found[names[0]]
+        """Return the one mistake whose outputs are the learner's on the most inputs."""
+        near = {form: self._near(form) for form in range(len(self.forms))}
+        best = max((score for score in near.values() if score), default=None)
+        closest = [form for form, score in near.items() if score and score == best]
+        if len({self.forms[form][0] for form in closest}) != 1:
+            return None  # of two that come equally close, neither is the name
+        (count, whole), form = best, closest[0]
+        mistake, why, _ = self.forms[form]
         claim = (
             f"On {count} of {len(self.trials)} inputs its output is that of a known "
+            f"mistake, {mistake!r}. {why}{self._besides(form, whole)}"
         )
-        failed = whole and any(trial.did.error is not None for trial in self.trials)
-        claim += f"mistake, {mistake!r}. {why}"
-        if failed:
-            claim += " (On others it raises an error.)"
-        elif not self._but_for_gradients(form):
-            claim += " (It is not the only fault.)"
         return Name(mistake, claim)
-
-    def _but_for_gradients(self, form: int) -> bool:
-        """Whether all that differs are numbers in gradients: another way to write it.
-
-        A mistake may divide by almost nothing, which no two ways do alike.
-        """
-        said = (
-            difference(self.run(form, at), trial.did)
-            for at, trial in enumerate(self.trials)
-        )
-        return all(
-            s is None or (s.startswith(GRADIENT_DIFFERS) and CUT_OFF not in s)
-            for s in said
-        )
 
     def _near(self, form: int) -> tuple[int, bool] | None:
         """Return on how many inputs the outputs are equal, and whether on all.
@@ -157,23 +148,54 @@ class _Known:
         """
         equal, others = 0, 0
         for at, trial in enumerate(self.trials):
-            if trial.did.error is not None:
+            if trial.did.error is not None or trial.lost:
                 continue
-            mistaken = self.run(form, at)
-            agrees = _agrees(trial, mistaken)
-            wrong = _wrong_numbers(trial)
-            if not wrong and not agrees:
+            wrong = not _is_output(trial, trial.should)
+            agrees = _is_output(trial, self.run(form, at))
+            if not agrees and (not wrong or not equal):
                 return None
-            if wrong and agrees:
-                equal += 1
-            elif wrong:
-                others += 1
-                if not equal:
-                    return None
+            equal += wrong and agrees
+            others += not agrees
         return (equal, not others) if equal and equal >= others else None
 
+    def _besides(self, form: int, whole: bool) -> str:
+        """Return in words that an answer is not all that the mistake is."""
+        if not whole:
+            return " (On others it is wrong in another way.)"
+        if any(trial.did.error is not None for trial in self.trials):
+            return " (On others it raises an error.)"
+        if any(trial.lost for trial in self.trials):
+            return " (On others most of it is NaN or infinite.)"
+        said = [
+            difference(self.run(form, at), trial.did)
+            for at, trial in enumerate(self.trials)
+        ]
+        # Other numbers in a gradient are another way to write it: a mistake may divide
+        # by almost nothing, which no two ways do alike.
+        written = all(
+            s is None or (s.startswith(GRADIENT_DIFFERS) and CUT_OFF not in s)
+            for s in said
+        )
+        return "" if written else " (It differs from that mistake in something, too.)"
 
-def _output(trial: Trial, output) -> object:
+
+def _is_output(trial: Trial, other: Run) -> bool:
+    """Whether an answer's output is another's, but for NaN and what was packed around.
+
+    NaN is left out because it looks like any other; infinite numbers count.
+    """
+    if other.error is not None:
+        return False
+    yours, known = _unpacked(trial, trial.did.output), _unpacked(trial, other.output)
+    said = output_difference(known, yours)
+    if said is None or not said.startswith(VALUES_DIFFER):
+        return said is None
+    number, cast = ~yours.isnan(), yours is not trial.did.output
+    equal = _equal if cast else same  # a cast one, as far as its own type could tell
+    return equal(yours[number], known[number])
+
+
+def _unpacked(trial: Trial, output: object) -> object:
     """Return an output without what was packed or cast around it."""
     target = trial.should.output
     if not isinstance(target, Tensor):
@@ -185,42 +207,30 @@ def _output(trial: Trial, output) -> object:
     return output
 
 
-def _wrong_numbers(trial: Trial) -> bool:
-    """Whether the output is wrong even where it is finite (NaN looks like any NaN)."""
-    target, did = trial.should.output, _output(trial, trial.did.output)
-    said = output_difference(target, did)
-    if said is None or not said.startswith(VALUES_DIFFER):
-        return said is not None
-    return not _equal_where_finite(trial, did, target)
-
-
-def _agrees(trial: Trial, mistaken: Run) -> bool:
-    """Whether the outputs are equal wherever the learner's is finite."""
-    if mistaken.error is not None:
-        return False
-    yours, known = _output(trial, trial.did.output), _output(trial, mistaken.output)
-    said = output_difference(known, yours)
-    if said is None or not said.startswith(VALUES_DIFFER):
-        return said is None
-    target = trial.should.output
-    comparable = isinstance(target, Tensor) and yours.dtype == target.dtype
-    return comparable and _equal_where_finite(trial, yours, known)
-
-
-def _equal_where_finite(trial: Trial, yours: Tensor, other: Tensor) -> bool:
-    finite, cast = yours.isfinite(), yours is not trial.did.output
-    equal = _equal if cast else same  # a cast one, as far as its own type could tell
-    return equal(yours[finite], other[finite])
-
-
 # --- what the difference itself says ----------------------------------------------
+
+FACTOR = "right but for a factor"
+SAID = {  # words of a difference -> what was done
+    RETURN_MISSING: "no return",
+    FIRST_IS_RIGHT: "more returned than was asked for",
+    OVERWRITTEN: "a tensor overwritten that the gradient needs",
+    CUT_OFF: "a gradient cut off",
+}
 
 
 def _evident(trials: list[Trial]) -> Name | None:
     """Return what is said on every input on which the answer is wrong."""
     found = [_said(trial) for trial in trials if trial.said is not None]
-    names = {name and name.mistake for name in found}
-    return found[0] if len(names) == 1 else None
+    if None in found or len({name.mistake for name in found}) != 1:
+        return None
+    everywhere = len(found) == len(trials) and len(set(found)) == 1
+    if found[0].mistake == FACTOR and not everywhere:
+        claim = (
+            "On each input every number is the expected one times the same factor; "
+            "another input has another factor."
+        )
+        return Name(FACTOR, claim)
+    return found[0]
 
 
 def _said(trial: Trial) -> Name | None:
@@ -228,40 +238,13 @@ def _said(trial: Trial) -> Name | None:
     if did.error is not None:
         known = hint(did.error)
         return Name(known[0]) if known else None
-    if said.startswith(EDITS) and output_difference(target, did.output) is None:
-        return Name("an argument edited in place")
+    if said.startswith(EDITS):
+        right = output_difference(target, did.output) is None
+        return Name("an argument edited in place") if right else None
     for words, mistake in SAID.items():
         if words in said:
             return Name(mistake)
-    return None if said.startswith(EDITS) else _rearranged(target, did.output)
-
-
-def _single(trials: list[Trial]) -> Name | None:
-    """Return that only single precision is right, if only the last digits differ."""
-    wrong = [trial for trial in trials if trial.said is not None]
-    for trial in wrong:
-        target, output = trial.should.output, trial.did.output
-        tolerance = 1e-6 if trial is wrong[0] else 1e-4  # large scores show it more
-        if not (isinstance(target, Tensor) and type(output) is Tensor):
-            return None
-        if not target.dtype == output.dtype == torch.float64:
-            return None
-        if not _equal(output, target, tolerance):
-            return None
-    claim = (
-        "In double precision only the first digits are right. Is something done in "
-        "single precision (.float(), a new tensor without dtype=...), or a small "
-        "number added?"
-    )
-    return Name("right in single precision only", claim)
-
-
-SAID = {  # words of a difference -> what was done
-    RETURN_MISSING: "no return",
-    FIRST_IS_RIGHT: "more returned than was asked for",
-    OVERWRITTEN: "a tensor overwritten that the gradient needs",
-    CUT_OFF: "a gradient cut off",
-}
+    return _rearranged(target, did.output)
 
 
 def _rearranged(target, output) -> Name | None:
@@ -288,13 +271,10 @@ def _rearranged(target, output) -> Name | None:
             )
             return Name("right numbers in another shape", claim)
         return None
-    return _opposite(target, output) or _multiple(target, output)
-
-
-def _opposite(target: Tensor, output: Tensor) -> Name | None:
-    if target.dtype != torch.bool or not torch.equal(~output, target):
-        return None
-    return Name("True and False exchanged", "True stands where False should, always.")
+    if target.dtype == torch.bool and torch.equal(~output, target):
+        claim = "True stands where False should."
+        return Name("True and False exchanged", claim)
+    return _multiple(target, output)
 
 
 def _multiple(target: Tensor, output: Tensor) -> Name | None:
@@ -307,7 +287,29 @@ def _multiple(target: Tensor, output: Tensor) -> Name | None:
     if not _equal(output / factor, target):
         return None
     claim = f"Every number is {factor:.4g} times the expected one."
-    return Name("right but for a factor", claim)
+    return Name(FACTOR, claim)
+
+
+def _single(trials: list[Trial]) -> Name | None:
+    """Return that only single precision is right, if only the last digits differ."""
+    tolerance = 1e-6
+    for trial in trials:
+        target, output = trial.should.output, trial.did.output
+        if trial.said is None:
+            continue
+        if not (isinstance(target, Tensor) and type(output) is Tensor):
+            return None
+        if not target.dtype == output.dtype == torch.float64:
+            return None
+        if not _equal(output, target, tolerance):
+            return None
+        tolerance = 1e-4  # after the first: large scores show it more
+    claim = (
+        "In double precision only the first digits are right. Is something done in "
+        "single precision (.float(), a new tensor without dtype=...), or a small "
+        "number added?"
+    )
+    return Name("right in single precision only", claim)
 
 
 def _equal(output: Tensor, target: Tensor, tolerance: float = 1e-4) -> bool:
@@ -323,7 +325,7 @@ def _equal(output: Tensor, target: Tensor, tolerance: float = 1e-4) -> bool:
 # --- slips ------------------------------------------------------------------------
 
 
-def _slip(function: Callable, reference: Callable, known: _Known) -> Name | None:
+def _slip(function: Callable, reference: Callable, known: Known) -> Name | None:
     """Return the slip without which the answer is right, or a known mistake."""
     for slip, (why, edit) in SLIPS.items():
         mode = Edited(edit)
@@ -348,7 +350,7 @@ def _slip(function: Callable, reference: Callable, known: _Known) -> Name | None
     return None
 
 
-def _edited(mode: Edited, function: Callable, known: _Known, at: int) -> Run:
+def _edited(mode: Edited, function: Callable, known: Known, at: int) -> Run:
     """Return what the function does on one input if its calls are edited."""
     with contextlib.redirect_stdout(io.StringIO()):
         trial, edited = known.trials[at], mode.around(function)

@@ -1,24 +1,39 @@
-"""Runs an answer on one trial and records everything it did; leaves nothing behind."""
+"""Runs an answer on one trial, records everything it did, and leaves nothing behind."""
 
 import copy
+import inspect
+import linecache
+import os
 import random
+import re
 import signal
 import threading
-import types
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import torch
+from matplotlib import rc_context
 from torch import Tensor
 from torch._tensor_str import get_printoptions
-
-from utils.exercises.source import overwriting_line, own_line
+from torch.random import fork_rng
 
 LIMIT = 10.0  # seconds that one call may take
 WITHOUT_NAN = "without NaN"  # gradients, and on the way to them no NaN either
+NOT_THE_LEARNERS = tuple(  # what stands here was not written by the learner
+    f"{folder}{os.sep}"
+    for folder in (
+        Path(os.__file__).parent,
+        Path(torch.__file__).parents[1],
+        Path(__file__).parents[1],
+    )
+)
+OVERWRITES = re.compile(r"[-+*/]=|\]\s*=[^=]|\.[a-z]\w*_\(")  # x /= y, x[i] = y, x.y_()
 
 
 class TooLong(BaseException):
@@ -61,7 +76,7 @@ def run(
             with settings_kept(seed), torch.enable_grad(), time_limit(LIMIT):
                 done.output = function(*args.values())
         except (Exception, SystemExit, TooLong) as error:  # told, not thrown
-            done.error, done.line = error, own_line(error)
+            done.error, done.line = error, _own_line(error)
             error.__traceback__ = None  # it holds on to every tensor of the call
         done.edited = [
             name
@@ -72,15 +87,18 @@ def run(
         if done.error is None and not done.edited:
             _record_gradients(done, leaves, watch=gradients == WITHOUT_NAN)
             if "inplace operation" in str(done.backward_error):
-                done.line = overwriting_line(function)
+                done.line = _overwriting_line(function)
     return done
+
+
+# --- arguments --------------------------------------------------------------------
 
 
 def _copied(arg):
     """Return a copy that can be edited without harm; functions are passed through."""
     if isinstance(arg, Tensor):
         return _tensor_copied(arg)
-    if isinstance(arg, (list, tuple)) and type(arg) in (list, tuple):
+    if type(arg) in (list, tuple):
         return type(arg)(map(_copied, arg))
     if type(arg) is dict:
         return {key: _copied(value) for key, value in arg.items()}
@@ -88,28 +106,12 @@ def _copied(arg):
 
 
 def _tensor_copied(tensor: Tensor) -> Tensor:
-    """Return a copy laid out in memory as the tensor is, gaps and repeats included."""
-    plain = tensor.clone()
-    if plain.stride() == tensor.stride():
-        return plain
-    storage = tensor.untyped_storage().clone()
-    kept = torch.empty(0, dtype=tensor.dtype).set_(
-        storage, tensor.storage_offset(), tensor.size(), tensor.stride()
-    )
-    return _SameNumbers.apply(tensor, kept) if tensor.requires_grad else kept
-
-
-class _SameNumbers(torch.autograd.Function):
-    """Return `kept`, and pass its gradient on to `tensor`."""
-
-    @staticmethod
-    def forward(ctx, tensor, kept):
-        ctx.mark_dirty(kept)
-        return kept
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None
+    """Return a copy that lies in memory as the tensor does; gradients pass through."""
+    repeated = [step == 0 for step in tensor.stride()]  # by expand
+    once = tensor[tuple(slice(0, 1) if each else slice(None) for each in repeated)]
+    kept = torch.empty_strided(once.shape, once.stride(), dtype=tensor.dtype)
+    kept.copy_(once)
+    return kept.expand(tensor.shape) if any(repeated) else kept
 
 
 def _untouched(arg, before) -> bool:
@@ -123,12 +125,14 @@ def _untouched(arg, before) -> bool:
     if isinstance(before, (list, tuple)):
         return len(arg) == len(before) and all(map(_untouched, arg, before))
     if type(before) is dict:
-        return list(arg) == list(before) and all(
-            _untouched(arg[key], before[key]) for key in before
-        )
+        same_keys = list(arg) == list(before)
+        return same_keys and all(_untouched(arg[key], before[key]) for key in before)
     if isinstance(before, (bool, int, float, str)):  # as parts of a list or dict
         return type(arg) is type(before) and (arg == before or before != before)
     return True
+
+
+# --- gradients --------------------------------------------------------------------
 
 
 def tensors(output) -> Iterable[Tensor]:
@@ -160,7 +164,7 @@ def _record_gradients(done: Run, leaves: dict, watch: bool) -> None:
                     loss, list(inputs.values()), allow_unused=True
                 )
     except (Exception, SystemExit, TooLong) as error:
-        done.backward_error, done.line = error, own_line(error)
+        done.backward_error, done.line = error, _own_line(error)
         error.__traceback__ = None
         return
     done.grads = {
@@ -192,6 +196,9 @@ def _probe(part: Tensor, seed: int) -> Tensor:
     return (noise + noise.sign() / 2).to(part.dtype)
 
 
+# --- the whole program ------------------------------------------------------------
+
+
 def default_device() -> torch.device:
     """Return where new tensors go; torch 2.6 cannot say so once that was set back."""
     try:
@@ -201,8 +208,19 @@ def default_device() -> torch.device:
 
 
 @contextmanager
+def surroundings_kept() -> Iterator[None]:
+    """Set back what an answer may change outside PyTorch: folder, plots, NumPy."""
+    folder = os.getcwd()
+    try:
+        with rc_context(), np.errstate(), np.printoptions():
+            yield
+    finally:
+        os.chdir(folder)
+
+
+@contextmanager
 def settings_kept(seed: int = 0) -> Iterator[None]:
-    """Whatever the answer sets for the whole program is set back."""
+    """Set the random seed, and set back what an answer sets for the next call."""
     dtype, device = torch.get_default_dtype(), default_device()
     threads, printing = torch.get_num_threads(), get_printoptions()
     filters, anomaly = warnings.filters[:], torch.is_anomaly_enabled()
@@ -210,7 +228,7 @@ def settings_kept(seed: int = 0) -> Iterator[None]:
     devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.random.fork_rng(devices=range(devices)):
+        with fork_rng(devices=range(devices)):
             torch.default_generator.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)
@@ -246,7 +264,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     running = True
 
-    def stop(signal_number: int, frame: types.FrameType | None) -> None:
+    def stop(signal_number: int, frame: FrameType | None) -> None:
         if running:
             raise TooLong(f"{seconds:g} seconds")
 
@@ -261,3 +279,29 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+# --- the learner's own lines ------------------------------------------------------
+
+
+def _own_line(error: BaseException) -> str:
+    """Return the learner's last line in a traceback, with its number, or ""."""
+    found = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        text = linecache.getline(file, number, frame.f_globals).strip()
+        if text and not file.startswith(NOT_THE_LEARNERS):
+            found = f"line {number}: {text}"
+    return found
+
+
+def _overwriting_line(function: Callable) -> str:
+    """Return the line that overwrites a tensor; "" if there is not exactly one."""
+    try:
+        lines, start = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return ""
+    found = [i for i, line in enumerate(lines) if OVERWRITES.search(line)]
+    if len(found) != 1:
+        return ""
+    return f"line {start + found[0]}: {lines[found[0]].strip()}"
