@@ -125,10 +125,7 @@ there_and_back.wrong(
     "reshape without transpose",
     "Such heads are pieces of the text: cut the features, then move an axis.",
     ways(reshape_in, reshape_out),
-    ways(
-        lambda x, H: x.transpose(0, 1).reshape(-1, len(x), x.shape[2] // H),
-        sentences_out,
-    ),
+    ways(lambda x, H: fold(x, 1).reshape(-1, len(x), x.shape[2] // H), sentences_out),
 )
 there_and_back.wrong(
     "transposed before it was cut",
@@ -186,13 +183,9 @@ there_and_back.wrong(
     ways(way_out=lambda y, x, H: y.transpose(1, 2).reshape(x.shape)),
 )
 there_and_back.wrong(
-    "summed heads",
-    "The heads are laid side by side, not added up.",
+    "heads summed or averaged",
+    "The heads are laid side by side, neither added up nor averaged.",
     ways(way_out=lambda y, x, H: y.unflatten(0, (-1, H)).sum(dim=1).transpose(0, 1)),
-)
-there_and_back.wrong(
-    "averaged heads",
-    "The heads are laid side by side, not averaged.",
     ways(way_out=lambda y, x, H: y.unflatten(0, (-1, H)).mean(dim=1).transpose(0, 1)),
 )
 there_and_back.wrong(
@@ -241,9 +234,13 @@ def multi_head_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int
 ) -> Tensor:
     """Project, split, attend, merge, project; weights are (out, in)."""
-    q, k, v = (split_heads(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
-    heads, _ = scaled_dot_product_attention(q, k, v)
-    return merge_heads(heads) @ w_o.mT
+    return merge_heads(heads_of(x, w_q, w_k, w_v, num_heads)) @ w_o.mT
+
+
+def heads_of(x, w_q, w_k, w_v, num_heads, split=split_heads):
+    """Return what the heads give: (batch, heads, length, head_dim)."""
+    q, k, v = (split(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
+    return scaled_dot_product_attention(q, k, v)[0]
 
 
 # batch, length, heads, head_dim, features, out; in double precision head_dim is a
@@ -296,10 +293,13 @@ whole_layer = Exercise("2.2", "The whole layer", multi_head_attention, layer_tri
 def layer(
     split=split_heads,
     merge=merge_heads,
-    divisor=lambda x, embed, heads: (embed / heads) ** 0.5,
+    divisor=lambda x, E, H: (E / H) ** 0.5,
     weigh=lambda scores: scores.softmax(dim=-1),
 ):
-    """Return the layer with one or two of its steps replaced."""
+    """Return the layer with one or two of its steps replaced.
+
+    divisor: what the scores are divided by, from x, embed_dim and the number of heads.
+    """
 
     def attempt(x, w_q, w_k, w_v, w_o, num_heads):
         q, k, v = (split(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
@@ -331,43 +331,23 @@ def merge_interleaved(x):
     return x.permute(0, 2, 3, 1).flatten(2)
 
 
-whole_layer.wrong(
-    "no scale",
-    "The scores are not divided by √d_k.",
-    layer(divisor=lambda x, embed, heads: 1.0),
-)
-whole_layer.wrong(
-    "√embed_dim",
-    "A head has only head_dim features, so d_k is head_dim.",
-    layer(divisor=lambda x, embed, heads: embed**0.5),
-    layer(divisor=lambda x, embed, heads: x.shape[-1] ** 0.5),
-)
-whole_layer.wrong(
-    "√num_heads",
-    "Divide by √head_dim; how many heads there are does not matter to one head.",
-    layer(divisor=lambda x, embed, heads: heads**0.5),
-)
-whole_layer.wrong(
-    "√(number of words)",
-    "Divide by √head_dim; how long the text is does not matter.",
-    layer(divisor=lambda x, embed, heads: x.shape[1] ** 0.5),
-)
-whole_layer.wrong(
-    "the root rounded",
-    "√6 is 2.45; math.isqrt, int(), round() and // make it 2: write d_k ** 0.5.",
-    layer(divisor=lambda x, embed, heads: math.isqrt(embed // heads)),
-    layer(divisor=lambda x, embed, heads: round((embed / heads) ** 0.5)),
-)
-whole_layer.wrong(
-    "divided by d_k",
-    "The scores are divided by the square root of d_k, not by d_k.",
-    layer(divisor=lambda x, embed, heads: embed / heads),
-)
-whole_layer.wrong(
-    "multiplied by √d_k",
-    "The scores are multiplied by √d_k; divide.",
-    layer(divisor=lambda x, embed, heads: (heads / embed) ** 0.5),
-)
+for name, why, divisor in [
+    ("no scale", "The scores are not divided by √d_k.", lambda x, E, H: 1.0),
+    ("√embed_dim", "d_k is the size of a head, head_dim.", lambda x, E, H: E**0.5),
+    ("√embed_dim", "", lambda x, E, H: x.shape[-1] ** 0.5),
+    ("√num_heads", "How many heads there are is no scale.", lambda x, E, H: H**0.5),
+    ("√(number of words)", "d_k is not the length.", lambda x, E, H: x.shape[1] ** 0.5),
+    ("divided by d_k", "Divide by √d_k, not by d_k.", lambda x, E, H: E / H),
+    (
+        "multiplied by √d_k",
+        "Divide the scores by √d_k.",
+        lambda x, E, H: (H / E) ** 0.5,
+    ),
+    ("the root rounded", "√6 is 2.45, not 2.", lambda x, E, H: math.isqrt(E // H)),
+    ("the root rounded", "", lambda x, E, H: round((E / H) ** 0.5)),
+]:
+    whole_layer.wrong(name, why, layer(divisor=divisor))
+
 whole_layer.wrong(
     "reshape without transpose",
     "Such heads are pieces of the sentence: each sees only a few tokens.",
@@ -408,7 +388,7 @@ whole_layer.wrong(
     "pieces of num_heads features",
     "Those are pieces of num_heads features; wanted are num_heads pieces.",
     layer(split_into_pieces_of),
-    layer(split_into_pieces_of, divisor=lambda x, embed, heads: heads**0.5),
+    layer(split_into_pieces_of, divisor=lambda x, E, H: H**0.5),
 )
 whole_layer.wrong(
     "summed heads",
@@ -476,13 +456,16 @@ whole_layer.wrong(
 )
 
 
-@whole_layer.wrong(
+def beside(x, num_heads):
+    """Return (batch, length, heads, head_dim)."""
+    return x.unflatten(-1, (num_heads, -1))
+
+
+whole_layer.wrong(
     "attention between the heads of a word",
     "Without the transpose the heads of one word attend to each other.",
+    lambda x, q, k, v, o, H: heads_of(x, q, k, v, H, beside).flatten(2) @ o.mT,
 )
-def _(x, w_q, w_k, w_v, w_o, num_heads):
-    q, k, v = ((x @ w.mT).unflatten(-1, (num_heads, -1)) for w in (w_q, w_k, w_v))
-    return scaled_dot_product_attention(q, k, v)[0].flatten(2) @ w_o.mT
 
 
 @whole_layer.wrong(
@@ -491,14 +474,13 @@ def _(x, w_q, w_k, w_v, w_o, num_heads):
 )
 def _(x, w_q, w_k, w_v, w_o, num_heads):
     shape = (*x.shape[:2], num_heads, x.shape[2] // num_heads)
-    q, k, v = ((x @ w.mT).view(shape).transpose(1, 2) for w in (w_q, w_k, w_v))
-    return merge_heads(scaled_dot_product_attention(q, k, v)[0]) @ w_o.mT
+    heads = heads_of(x, w_q, w_k, w_v, 1, lambda y, _: y.view(shape).transpose(1, 2))
+    return merge_heads(heads) @ w_o.mT
 
 
 @whole_layer.wrong("size of the heads taken from x")
 def _(x, w_q, w_k, w_v, w_o, num_heads):
-    q, k, v = (split_heads(x @ w.mT, num_heads) for w in (w_q, w_k, w_v))
-    heads, _ = scaled_dot_product_attention(q, k, v)
+    heads = heads_of(x, w_q, w_k, w_v, num_heads)
     return heads.transpose(1, 2).reshape(x.shape) @ w_o.mT
 
 
@@ -516,7 +498,7 @@ whole_layer.wrong(
     "heads cut before projecting",
     "Project the whole word first; each head attends with a map of all of it.",
     cut_first(split_heads),
-    cut_first(lambda x, H: x.unflatten(-1, (H, -1)).transpose(1, 2)),
+    cut_first(lambda x, H: beside(x, H).transpose(1, 2)),
     cut_first(lambda x, H: x.reshape(*x.shape[:2], H, -1).transpose(1, 2)),
     cut_first(lambda x, H: x.view(*x.shape[:2], H, x.shape[2] // H).transpose(1, 2)),
 )
@@ -611,8 +593,8 @@ write_the_test.wrong(
 )
 write_the_test.wrong(
     "both wrong not found",
-    "It finds one wrong reshape, not two: with both wrong, whole pieces of the text may "
-    "change places, and equal words, too. Shuffle twelve different words at random.",
+    "With both wrong, whole pieces of a text may change places, and equal words, too: "
+    "shuffle more words, all different, at random.",
     lambda layer: survives(layer, [1, 0, 3, 2, 5, 4, 7, 6], atol=1e-4),
     lambda layer: survives(layer, [2, 0, 3, 1], atol=1e-4),
 )
@@ -689,10 +671,14 @@ def inverse(order):
     return torch.tensor(order).argsort().tolist()
 
 
-def partly(x, order, maps):
-    """Return x with only some of its maps renumbered: 0 queries, 1 keys, 2 values."""
-    done = moved(x, order)
-    return torch.stack([done[i] if i in maps else x[i] for i in range(3)])
+def only(maps):
+    """Return the answer that moves only these of w_in: 0 queries, 1 keys, 2 values."""
+
+    def part(x, order):
+        done = moved(x, order)
+        return torch.stack([done[i] if i in maps else x[i] for i in range(3)])
+
+    return lambda w, b, out, c, o: (part(w, o), part(b, o), moved(out, o), c)
 
 
 new_numbers.wrong(
@@ -719,41 +705,21 @@ new_numbers.wrong(
 )
 new_numbers.wrong(
     "the inverse order",
-    "Head order[i] becomes head i; here head i became head order[i].",
+    "Head order[i] becomes head i, in w_in, b_in and w_out alike.",
     lambda w, b, out, c, o: renumber(w, b, out, c, inverse(o)),
-)
-new_numbers.wrong(
-    "w_out in the inverse order",
-    "The columns of w_out take the same order as the rows of w_in.",
     lambda w, b, out, c, o: (moved(w, o), moved(b, o), moved(out, inverse(o)), c),
-)
-new_numbers.wrong(
-    "w_in in the inverse order",
-    "The rows of w_in take the same order as the columns of w_out.",
     lambda w, b, out, c, o: (*renumber(w, b, out, c, inverse(o))[:2], moved(out, o), c),
 )
 new_numbers.wrong(
-    "w_out not moved",
-    "w_out still expects the heads in their old order.",
+    "only one of w_in and w_out moved",
+    "One of them still has the heads in their old order.",
     lambda w, b, out, c, o: (moved(w, o), moved(b, o), out, c),
-)
-new_numbers.wrong(
-    "only w_out moved",
-    "The rows of w_in, and b_in, still make the heads in their old order.",
     lambda w, b, out, c, o: (w, b, moved(out, o), c),
 )
 new_numbers.wrong(
     "only a part of w_in moved",
     "Queries, keys and values of a head move together.",
-    *(
-        lambda w, b, out, c, o, maps=maps: (
-            partly(w, o, maps),
-            partly(b, o, maps),
-            moved(out, o),
-            c,
-        )
-        for maps in ([0], [0, 1], [0, 2], [1, 2], [2])
-    ),
+    *(only(maps) for maps in ([0], [0, 1], [0, 2], [1, 2], [2])),
 )
 new_numbers.wrong(
     "order taken for row numbers",
@@ -837,19 +803,11 @@ layouts.wrong(
     lambda p, H: p.unflatten(0, (H, -1, 3)).transpose(0, 1).flatten(0, 2),
 )
 layouts.wrong(
-    "heads still outside",
-    "The kinds go to the front, before the heads: transpose(0, 1).",
+    "other axes exchanged",
+    "Of (head, qkv, dim) the first two change places: transpose(0, 1).",
     lambda p, H: by_head(p, H).transpose(1, 2).flatten(0, 2),
-)
-layouts.wrong(
-    "dim before head",
-    "Rows are ordered (qkv, head, dim): inside a kind, head after head.",
-    lambda p, H: by_head(p, H).movedim(0, 2).flatten(0, 2),
-)
-layouts.wrong(
-    "all three axes reversed",
-    "The three axes were reversed; only the first two change places.",
     lambda p, H: by_head(p, H).transpose(0, 2).flatten(0, 2),
+    lambda p, H: by_head(p, H).movedim(0, 2).flatten(0, 2),
 )
 layouts.wrong(
     "axes not flattened",
@@ -867,14 +825,8 @@ layouts.wrong(
     lambda p, H: by_head(p, H).permute(1, 0, 2, 3).flatten(0, 2),
     lambda p, H: p.reshape(H, 3, -1, p.shape[1]).transpose(0, 1).reshape(p.shape),
     lambda p, H: p.reshape(H, 3, -1, p.shape[-1]).transpose(0, 1).reshape(p.shape),
+    lambda p, H: p.reshape(H, 3, p.shape[-1] // H, -1).transpose(0, 1).reshape(p.shape),
 )
-
-
-@layouts.wrong("only for matrices")
-def _(parameter, num_heads):
-    rows, embed = parameter.shape
-    cut = parameter.reshape(num_heads, 3, embed // num_heads, embed)
-    return cut.transpose(0, 1).reshape(rows, embed)
 
 
 for kinds in ([0, 2, 1], [1, 0, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]):
