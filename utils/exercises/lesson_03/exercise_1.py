@@ -9,7 +9,7 @@ from utils.attention import (
     split_heads,
 )
 from utils.exercises.engine import Exercise, randn
-from utils.exercises.lesson_02.exercise_2 import (
+from utils.exercises.lesson_02 import (
     merge_without_transpose,
     split_without_transpose,
 )
