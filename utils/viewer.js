@@ -115,7 +115,7 @@ class Viewer {
   }
 
   // ---- the numbers
-  may(query, key) { return !this.data.mask || this.data.mask[query][key] === "1"; }
+  may(query, key) { return !this.data.mask || this.data.mask[query][key] === 1; }
 
   // A column is one key, or all the keys that are not shown.
   open(query, column) { return column.keys.some((key) => this.may(query, key)); }
@@ -165,7 +165,7 @@ class Viewer {
   }
 
   // ---- what is said
-  // "cat reads the 0.500, sat 0.300": the three strongest of some cells.
+  // "cat attends to the 0.500, sat 0.300": the three strongest of some cells.
   listed(name, verb, cells) {
     const best = cells.map(([other, query, column]) =>
       [other, this.weight(query, column)]).sort((a, b) => b[1] - a[1]).slice(0, 3);
@@ -177,8 +177,8 @@ class Viewer {
   pairInWords(query, column) {
     const may = column.keys.filter((key) => this.may(query, key)).length;
     const said = may ? `: ${written(this.weight(query, column))} `
-      + `(even spread ${written(1000 * may / this.readable[query])})`
-      : ": may not be read";
+      + `(uniform ${written(1000 * may / this.readable[query])})`
+      : ": hidden by the mask";
     const pair = [token(this.queryName(query)), " → ", token(column.name)];
     return make("p", {}, ...pair, said);
   }
@@ -186,24 +186,24 @@ class Viewer {
   queryInWords(query) {
     const seen = this.columns.filter((c) => !c.rest && this.open(query, c));
     const cells = seen.map((c) => [c.name, query, c]);
-    const said = this.listed(this.queryName(query), " reads", cells);
+    const said = this.listed(this.queryName(query), " attends to", cells);
     const even = written(1000 / this.readable[query]);
-    if (!this.pair && this.readable[query]) said.append(` (even spread ${even})`);
+    if (!this.pair && this.readable[query]) said.append(` (uniform ${even})`);
     return said;
   }
 
   keyInWords(column) {
     const seen = this.rows.filter((query) => this.open(query, column));
     const cells = seen.map((query) => [this.queryName(query), query, column]);
-    return this.listed(column.name, " is read by", cells);
+    return this.listed(column.name, " is attended to by", cells);
   }
 
   removedInWords(rest, query) {
     const mean = sum(this.rows.map((q) => this.weight(q, rest))) / this.rows.length;
     const here = query === undefined ? [] : [`; ${written(this.weight(query, rest))} `
-      + "of what ", token(this.queryName(query)), " reads"];
+      + "of the weights of ", token(this.queryName(query))];
     return make("p", { className: "removed" },
-      `not shown: ${written(mean)} of what a query reads on average`, ...here);
+      `not shown: ${written(mean)} of a query's weights on average`, ...here);
   }
 
   say() {
@@ -314,10 +314,10 @@ class Viewer {
     const value = (q, c) => q === undefined || !c ? 0
       : this.open(q, c) ? this.weight(q, c) : null;
     const [who, whom] = [token(this.data.queries[query]?.[1]), token(column?.name)];
-    const asked = query === undefined ? ["the keys"] : ["what ", who, " reads"];
+    const asked = query === undefined ? ["the keys"] : ["what ", who, " attends to"];
     this.strip(this.reads, asked, this.columns.map((c, i) =>
       ({ text: c.text, rest: c.rest, at: i === this.key, value: value(query, c) })));
-    const by = column ? ["who reads ", whom] : ["the queries"];
+    const by = column ? ["who attends to ", whom] : ["the queries"];
     this.strip(this.readers, by, this.rows.map((q, i) =>
       ({ text: this.queryText(q), at: i === this.query, value: value(q, column) })));
   }
@@ -342,13 +342,13 @@ class Viewer {
     pen.fillStyle = colours.text;
     pen.globalAlpha = .78;
     layers.forEach((_, layer) => pen.fillText(layer, 9, (layer + .5) * tile));
-    [...Array(across).keys()].forEach((i) => pen.fillText(i, 22 + (i + .5) * tile, low));
+    [...Array(across).keys()].forEach((i) =>
+      pen.fillText(i, 22 + (i + .5) * tile, low));
     map.tile = tile;
   }
 
   drawSmall(pen, place, tile, dot) {
-    const { colours } = this, size = Math.max(dot, 1);
-    const [x, y] = [22 + place[1] * tile, place[0] * tile];
+    const { colours } = this, [x, y] = [22 + place[1] * tile, place[0] * tile];
     pen.fillStyle = colours.soft;
     pen.fillRect(x + 2, y + 2, dot * this.columns.length, dot * this.rows.length);
     // where several weights share a dot, the strongest is seen
@@ -357,7 +357,7 @@ class Viewer {
       const value = this.weight(query, column, place);
       if (value < 50) return;
       pen.fillStyle = this.shade(value);
-      pen.fillRect(x + 2 + c * dot, y + 2 + r * dot, size, size);
+      pen.fillRect(x + 2 + c * dot, y + 2 + r * dot, Math.max(dot, 1), Math.max(dot, 1));
     });
     pen.globalCompositeOperation = "source-over";
     if (`${place}` !== `${this.head}`) return;
@@ -502,7 +502,7 @@ class Viewer {
     const legend = make("div", { className: "legend" },
       make("span", {}, "weight 0", make("i", { className: "scale" }), "1"),
       make("span", { hidden: !data.mask },
-        make("i", { className: "hatch" }), "may not be read"),
+        make("i", { className: "hatch" }), "hidden by the mask"),
       make("span", {}, "Point, or press Tab and the arrow keys. Rounded to 0.001."));
     root.attachShadow({ mode: "open" }).append(make("style", {}, data.css),
       make("h3", {}, data.title), this.makeControls(), this.said,

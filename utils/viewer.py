@@ -109,9 +109,9 @@ def view_heads(
     data = {
         "title": title,
         "square": square,
-        "queries": _words(tokens, called[0]),
-        "keys": _words(key_tokens, called[1]),
-        "mask": None if mask.all() else [_bits(row) for row in mask.tolist()],
+        "queries": list(zip(map(visible, tokens), called[0])),  # label, and name
+        "keys": list(zip(map(visible, key_tokens), called[1])),
+        "mask": None if mask.all() else mask.int().tolist(),
         "hide": _hideable(tokens, key_tokens, square),
         "labels": [
             [labels.get((layer, head), "") for head in range(len(matrices))]
@@ -151,12 +151,12 @@ def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
 
 
 def _checked_labels(labels, layers: list[Tensor]) -> dict[tuple[int, int], str]:
+    places = {(n, h) for n, layer in enumerate(layers) for h in range(len(layer))}
     for place, text in labels.items():
-        if not isinstance(text, str):
-            raise TypeError(f"the label of head {place} is {text!r}; give words (str).")
-        if place not in {(n, h) for n, x in enumerate(layers) for h in range(len(x))}:
+        if place not in places or not isinstance(text, str):
             raise ValueError(
-                f"labels name the head {place!r}; give (layer, head), counted from 0."
+                f"labels hold {place!r}: {text!r}; give {{(layer, head): words}}, both "
+                "counted from 0."
             )
     return {place: legible(text) for place, text in labels.items()}
 
@@ -170,29 +170,17 @@ def _check_size(count: int, size: str) -> None:
         )
 
 
-def _words(tokens: list[str], called: list[str]) -> list[list[str]]:
-    """Return each token as it is labelled, and the name that no other token has."""
-    return [[visible(token), name] for token, name in zip(tokens, called)]
-
-
-def _bits(row: list[bool]) -> str:
-    return "".join("01"[cell] for cell in row)
-
-
 def _hideable(queries: list[str], keys: list[str], square: bool) -> list[dict]:
-    """What can be hidden: the special tokens of the text, or else its first token."""
-    groups = [
-        {
-            "name": special,
-            "queries": [i for i, token in enumerate(queries) if token == special],
-            "keys": [i for i, token in enumerate(keys) if token == special],
-        }
-        for special in SPECIAL
-        if special in keys
-    ]
+    """Return what can be hidden: special tokens, and a first token that is none."""
+    groups = []
     if keys[0] not in SPECIAL:
-        first = {"name": "first token", "queries": [0] if square else [], "keys": [0]}
-        groups.insert(0, first)
+        groups = [{"name": "first token", "queries": [0][:square], "keys": [0]}]
+    for special in SPECIAL:
+        at = [
+            [i for i, t in enumerate(axis) if t == special] for axis in (queries, keys)
+        ]
+        if at[1]:
+            groups.append({"name": special, "queries": at[0], "keys": at[1]})
     return groups
 
 
@@ -243,44 +231,37 @@ def _tables(layers, mask, called, labels, title) -> str:
 
 
 def _grid(head: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> str:
-    """All weights of a short text, one row for each query."""
-    lines = ["<tr><td></td>" + "".join(_heading("col", k) for k in keys) + "</tr>"]
-    for i, query in enumerate(queries):
-        cells = [_heading("row", query)]
-        for j, key in enumerate(keys):
-            if not mask[i, j]:
-                cells.append(
-                    '<td style="background-color:#ddd;color:#555" '
-                    f'title="{html.escape(f"{query} may not read {key}")}">–</td>'
-                )
-                continue
-            weight = printed(head[i, j]).item()
-            null = f"even spread {1 / mask[i].sum().item():.2f}"
-            said = html.escape(f"{query} → {key} {weight:.2f}, {null}")
-            cells.append(
-                f'<td style="{_colours(weight)}" title="{said}">{weight:.2f}</td>'
-            )
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    caption = "Each row is a query: what it reads sums to 1."
-    return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
+    """Return all weights of a short text, one row for each query."""
+    lines = ["<tr><td></td>" + "".join(_heading("col", key) for key in keys) + "</tr>"]
+    for query, row, may in zip(queries, printed(head).tolist(), mask.tolist()):
+        hidden = '<td style="background-color:#ddd;color:#555">–</td>'
+        cells = [
+            f'<td style="{_colours(weight)}">{weight:.2f}</td>' if seen else hidden
+            for weight, seen in zip(row, may)
+        ]
+        lines.append(f"<tr>{_heading('row', query)}{''.join(cells)}</tr>")
+    return _table("Each row is a query: its weights sum to 1.", lines)
 
 
-def _strongest_keys(
-    head: Tensor, mask: Tensor, queries: list[str], keys: list[str]
-) -> str:
-    """The strongest keys of each query of a longer text."""
-    head = printed(head.masked_fill(~mask, -1))
-    lines = ["<tr><th>query</th><th>reads most</th><th>even spread</th></tr>"]
-    for query, row, may in zip(queries, head, mask):
-        best = sorted(range(len(keys)), key=lambda j: (-row[j].item(), j))
-        best = [j for j in best if may[j]][:STRONGEST]
-        words = ", ".join(f"<code>{_text(keys[j])}</code> {row[j]:.2f}" for j in best)
-        null = f"{1 / may.sum().item():.2f}" if best else "–"
-        lines.append(
-            f"<tr>{_heading('row', query)}<td>{words or 'nothing'}</td>"
-            f"<td>{null}</td></tr>"
+def _strongest_keys(head: Tensor, mask: Tensor, queries: list[str], keys) -> str:
+    """Return the strongest keys of each query of a longer text."""
+    lines = ["<tr><th>query</th><th>strongest keys</th><th>uniform</th></tr>"]
+    for query, row, may in zip(queries, printed(head), mask):
+        best = sorted(
+            may.nonzero().flatten().tolist(), key=lambda j: (-row[j].item(), j)
         )
-    caption = f"The {STRONGEST} strongest keys of each query."
+        found = [
+            f"<code>{_text(keys[j])}</code> {row[j]:.2f}" for j in best[:STRONGEST]
+        ]
+        uniform = f"{1 / len(best):.2f}" if best else "–"
+        lines.append(
+            f"<tr>{_heading('row', query)}<td>{', '.join(found) or 'nothing'}</td>"
+            f"<td>{uniform}</td></tr>"
+        )
+    return _table(f"The {STRONGEST} strongest keys of each query.", lines)
+
+
+def _table(caption: str, lines: list[str]) -> str:
     return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
 
 

@@ -117,9 +117,8 @@ def test_queries_are_rows_and_keys_columns():
     shift = torch.eye(5).roll(-1, dims=0)[None]  # each query reads the next token
     view = view_heads(shift, WORDS)
     assert decoded(view)[0].tolist() == [0, 1, 0, 0, 0]
-    titles = Parsed(html_of(view)).attributes("title")
-    assert "the → cat 1.00, even spread 0.20" in titles
-    assert "cat → the 0.00, even spread 0.20" in titles
+    texts = Parsed(html_of(view)).texts
+    assert texts[texts.index("0.00") :][:5] == ["0.00", "1.00", "0.00", "0.00", "0.00"]
 
 
 def test_what_may_not_be_read_is_no_zero():
@@ -128,14 +127,15 @@ def test_what_may_not_be_read_is_no_zero():
     weights = weights / weights.sum(dim=-1, keepdim=True)
     for mask in (causal, causal[None, None]):
         view = view_heads(weights, WORDS, mask=mask)
-        assert data_of(view)["mask"] == ["10000", "11000", "11100", "11110", "11111"]
+        assert data_of(view)["mask"] == causal.int().tolist()
         parsed = Parsed(html_of(view))
         assert parsed.texts.count("–") == 2 * 10
-        assert "the may not read cat" in parsed.attributes("title")
-        assert any(t.endswith("even spread 0.50") for t in parsed.attributes("title"))
     padding = torch.tensor([True, True, True, False, False])[None, None, None]
     weights = weights[:, 2:3].expand(2, 5, 5)
-    assert data_of(view_heads(weights, WORDS, mask=padding))["mask"] == ["11100"] * 5
+    assert (
+        data_of(view_heads(weights, WORDS, mask=padding))["mask"]
+        == [[1, 1, 1, 0, 0]] * 5
+    )
     assert data_of(view_heads(weights, WORDS))["mask"] is None
 
 
@@ -143,7 +143,7 @@ def test_a_query_that_may_read_nothing():
     mask = torch.tensor([[True, True], [False, False]])
     weights = torch.tensor([[[0.5, 0.5], [0.0, 0.0]]])
     parsed = Parsed(html_of(view_heads(weights, ["a", "b"], mask=mask)))
-    assert "b may not read a" in parsed.attributes("title")
+    assert parsed.texts.count("–") == 2
     long = mask.repeat(1, 10)
     weights = weights.repeat(1, 1, 10) / 10
     view = view_heads(weights, ["a", "b"], key_tokens=["k"] * 20, mask=long)
@@ -166,10 +166,6 @@ def test_hostile_tokens_come_out_as_text(tokens):
     texts = "".join(parsed.texts)
     for token in tokens:
         assert visible(token) in texts
-    if tokens == HOSTILE[:16]:
-        said = parsed.attributes("title")
-        assert any(words.startswith("</script><img s… → <!-- 0.") for words in said)
-        assert any(words.startswith('it\'s → "quoted" 0.') for words in said)
     assert f"layer 0, head 1: {label}" in texts and "</title><b>$t$</b>" in texts
     # MathJax skips <code>; elsewhere nothing stands between two dollars in one text
     outside = re.sub(r"<script>.*?</script>|<code>.*?</code>", "", markup, flags=re.S)
@@ -327,7 +323,7 @@ def test_what_is_too_large_is_refused_with_advice():
         ("nothing is read", None, {"mask": torch.eye(5) > 0}),
         (r"\(0, 2\)", None, {"labels": {(0, 2): "x"}}),
         ("counted from 0", None, {"labels": {3: "x"}}),
-        ("0.9; give words", None, {"labels": {(0, 0): 0.9}}),
+        ("0.9; give", None, {"labels": {(0, 0): 0.9}}),
     ],
 )
 def test_what_would_be_a_false_view_is_refused(says, weights, options):

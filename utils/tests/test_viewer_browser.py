@@ -152,7 +152,7 @@ def test_the_mouse_reads_every_cell_of_the_heat_map(notebook):
     for query, key, x, y in cells(page):
         weight = SHIFT[0, query, key].item()
         pair = f"{WORDS[query]} → {WORDS[key]}"
-        assert said(page).startswith(f"{pair}: {weight:.3f} (even spread 0.200)")
+        assert said(page).startswith(f"{pair}: {weight:.3f} (uniform 0.200)")
         assert inked(page, x, y) == weight
 
 
@@ -171,7 +171,7 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(notebook):
     )
     for key, words in (
         ("ArrowDown", "cat → cat: 0.000"),
-        ("ArrowRight", "cat → sat: 1.000 (even spread 0.200)"),
+        ("ArrowRight", "cat → sat: 1.000 (uniform 0.200)"),
         ("ArrowUp", "the → sat: 0.000"),
         ("ArrowUp", "the → sat: 0.000"),
         ("ArrowLeft", "the → cat: 1.000"),
@@ -186,14 +186,14 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(notebook):
     assert root.get_attribute("data-lm-suppress-shortcuts") == "true"
     page.keyboard.press("Tab")  # to the words: the token as query and as key
     assert said(page).splitlines() == [
-        "cat reads sat 1.000, the 0.000, cat 0.000 (even spread 0.200)",
-        "cat is read by the 1.000, cat 0.000, sat 0.000",
+        "cat attends to sat 1.000, the 0.000, cat 0.000 (uniform 0.200)",
+        "cat is attended to by the 1.000, cat 0.000, sat 0.000",
     ]
     page.keyboard.press("ArrowRight")
-    assert said(page).startswith("sat reads on 1.000")
+    assert said(page).startswith("sat attends to on 1.000")
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowLeft")
-    assert said(page).startswith("cat reads sat 1.000")
+    assert said(page).startswith("cat attends to sat 1.000")
     assert page.locator("[aria-live=polite].said").count() == 1
 
 
@@ -208,9 +208,10 @@ def test_the_sentence_is_coloured_by_what_a_token_reads_and_by_who_reads_it(note
         del rest[word]
         assert set(rest.values()) == plain and len(rest) == 4
     titles = page.locator(".strip b").all_inner_texts()
-    assert titles == ["what sat reads", "who reads sat"]
+    assert titles == ["what sat attends to", "who attends to sat"]
     page.locator(".reads > bdi").nth(0).hover()
-    assert strip(page, "reads")["cat"] == LIGHT and "is read by it 1.000" in said(page)
+    assert strip(page, "reads")["cat"] == LIGHT
+    assert "is attended to by it 1.000" in said(page)
 
 
 def test_layers_heads_and_labels(notebook):
@@ -228,7 +229,7 @@ def test_layers_heads_and_labels(notebook):
     choose(page, "head", 2)
     assert page.locator("h4").inner_text() == f"layer 1, head 2 · {label}"
     page.locator(".reads > bdi").nth(0).hover()
-    assert said(page).startswith("the reads cat 1.000")
+    assert said(page).startswith("the attends to cat 1.000")
     choose(page, "layer", 0)  # which has no head 2
     assert page.locator("h4").inner_text() == "layer 0, head 1"
 
@@ -257,16 +258,16 @@ def test_what_is_hidden_is_still_counted(notebook):
     assert set(strip(page, "readers")) == {"a", "b"}
     page.locator(".reads > bdi").nth(0).hover()
     assert said(page).splitlines() == [
-        "a reads a 0.200, b 0.100 (even spread 0.250)",  # nothing is scaled up
-        "a is read by a 0.200, b 0.200",
-        "not shown: 0.700 of what a query reads on average; 0.700 of what a reads",
+        "a attends to a 0.200, b 0.100 (uniform 0.250)",  # nothing is scaled up
+        "a is attended to by a 0.200, b 0.200",
+        "not shown: 0.700 of a query's weights on average; 0.700 of the weights of a",
     ]
     page.locator("canvas").first.focus()
     for _ in range(2):
         page.keyboard.press("ArrowRight")
-    assert said(page).startswith("a → not shown: 0.700 (even spread 0.500)")
+    assert said(page).startswith("a → not shown: 0.700 (uniform 0.500)")
     page.get_by_label("[SEP]").uncheck()
-    assert "not shown: 0.100 of what" in said(page)
+    assert "not shown: 0.100 of a query" in said(page)
 
 
 def test_nothing_is_left_to_show(notebook):
@@ -276,7 +277,7 @@ def test_nothing_is_left_to_show(notebook):
     page.locator("canvas").first.focus()
     page.keyboard.press("ArrowDown")
     page.get_by_label("first token").uncheck()
-    assert said(page).startswith("a → a: 1.000 (even spread 1.000)")
+    assert said(page).startswith("a → a: 1.000 (uniform 1.000)")
 
 
 def test_queries_and_keys_of_different_texts(notebook):
@@ -284,10 +285,10 @@ def test_queries_and_keys_of_different_texts(notebook):
     page = notebook(view_heads(weights, ["le", "chat"], key_tokens=["the", "cat", "s"]))
     page.locator(".readers > bdi").nth(1).hover()
     assert said(page).splitlines() == [
-        "chat reads s 0.900, cat 0.100, the 0.000 (even spread 0.333)"
+        "chat attends to s 0.900, cat 0.100, the 0.000 (uniform 0.333)"
     ]
     page.locator(".reads > bdi").nth(0).hover()
-    assert "the is read by le 0.700, chat 0.000" in said(page)
+    assert "the is attended to by le 0.700, chat 0.000" in said(page)
     assert set(strip(page, "reads")) == {"the", "cat", "s"}
 
 
@@ -297,7 +298,7 @@ def test_what_may_not_be_read_is_no_zero(notebook):
     page = notebook(view_heads(weights[None], WORDS, mask=causal))
     for query, key, x, y in cells(page):
         even = f"{1 / (query + 1):.3f}"
-        says = f"{even} (even spread {even})" if key <= query else "may not be read"
+        says = f"{even} (uniform {even})" if key <= query else "hidden by the mask"
         assert said(page).startswith(f"{WORDS[query]} → {WORDS[key]}: {says}")
         if key > query:  # grey, and neither the paper's nor a weight's colour
             assert 0.02 < inked(page, x, y) < 0.1
@@ -306,8 +307,8 @@ def test_what_may_not_be_read_is_no_zero(notebook):
     page.locator(".readers > bdi").nth(1).hover()
     assert page.locator(".reads > .never").all_inner_texts() == ["sat", "on", "it"]
     assert page.locator(".readers > .never").all_inner_texts() == ["the"]
-    assert "cat is read by cat 0.500, sat 0.333, on 0.250" in said(page)
-    assert page.get_by_text("may not be read").is_visible()
+    assert "cat is attended to by cat 0.500, sat 0.333, on 0.250" in said(page)
+    assert page.get_by_text("hidden by the mask").is_visible()
 
 
 @pytest.mark.parametrize("how", ["preference", "page", "change"])
@@ -352,7 +353,7 @@ def test_hostile_tokens_are_text_and_nothing_but_text(
     assert words.all_inner_texts() == [visible(token) for token in HOSTILE]
     for i in range(size):
         words.nth(i).hover()
-        assert f"{visible(HOSTILE[i])} is read by" in said(page)
+        assert f"{visible(HOSTILE[i])} is attended to by" in said(page)
     assert page.locator("h3").inner_text() == bad
     assert bad in page.locator("h4").first.inner_text()
     assert page.locator("img").count() == 0 and page.locator("script").count() == 1
@@ -389,7 +390,7 @@ def test_144_heads_at_64_tokens_appear(notebook):
     layers = [heads(12, 64, 64, seed=layer) for layer in range(12)]
     page = notebook(view_heads(layers, [f"token{i}" for i in range(64)]))
     page.locator(".readers > bdi").nth(20).hover()
-    assert said(page).startswith("token20 reads ")
+    assert said(page).startswith("token20 attends to ")
     assert page.locator(".map canvas").bounding_box()["height"] > 12 * 16
 
 
