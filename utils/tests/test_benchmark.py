@@ -1,83 +1,80 @@
-"""The stop-watch: nothing wrong is timed, ratios are ratios, threads are put back."""
-
-import time
+"""Ratios of times: nothing wrong is timed, and what is computed from the clock."""
 
 import pytest
 import torch
 
+from utils import benchmark
 from utils.benchmark import time_ratios
 
+ONES = torch.ones(2)
 
-def sleeper(seconds):
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves only when a function says so."""
+    now = [0.0]
+    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def taking(clock, *seconds):
+    """Return a function whose calls take so many seconds, one after the other."""
+    left = list(seconds)
+
     def function(x):
-        time.sleep(seconds)
+        clock[0] += left.pop(0)
         return x * 2
 
     return function
 
 
-def test_the_ratio_is_the_ratio():
-    ratios = time_ratios(
-        {"short": sleeper(0.01), "long": sleeper(0.03)}, (torch.ones(2),), rounds=3
-    )
-    assert ratios["short"] == 1.0 and 2.0 < ratios["long"] < 4.0
+def test_the_ratio_is_the_median_of_each_round_against_the_first(clock):
+    compared, untimed = 50.0, 70.0  # neither may count
+    first = taking(clock, compared, *[untimed, 1, untimed, 10, untimed, 2])
+    other = taking(clock, compared, *[untimed, 3, untimed, 90, untimed, 8])
+    found = time_ratios({"first": first, "other": other}, (ONES,), rounds=3)
+    assert found == {"first": 1.0, "other": 4.0}  # of 3, 9 and 4
 
 
-@pytest.mark.parametrize("wrong", [lambda x: x * 2.01, lambda x: (x * 2)[None]])
-def test_a_different_output_is_not_timed(wrong):
-    calls = []
+def test_many_calls_make_one_measurement(clock):
+    calls = [50.0, 70.0, 1, 2, 3]
+    once, twice = taking(clock, *calls), taking(clock, *[2 * x for x in calls])
+    options = {"rounds": 1, "calls": 3}
+    assert time_ratios({"once": once, "twice": twice}, (ONES,), **options) == {
+        "once": 1.0,
+        "twice": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("says", "wrong", "backward"),
+    [
+        ("wrong is not equal to right", lambda x: x * 2.01, False),
+        ("wrong is not equal to right", lambda x: (x * 2)[None], False),
+        ("wrong is not equal to right", lambda x: (x * 2).detach() + 0 * x, True),
+        ("changes its inputs", lambda x: x.data.add_(1) * 2, True),
+    ],
+)
+def test_what_does_something_else_is_not_timed(says, wrong, backward):
+    x, calls = torch.ones(2, requires_grad=backward), []
 
     def right(x):
         calls.append(1)
         return x * 2
 
-    with pytest.raises(ValueError, match="wrong is not equal to right"):
-        time_ratios({"right": right, "wrong": wrong}, (torch.ones(2),))
-    assert len(calls) == 1  # compared once, never timed
-
-
-@pytest.mark.parametrize(
-    "says, function",
-    [
-        ("wrong is not equal to right", lambda x: (x * 2).detach() + 0 * x),
-        ("changes its inputs", lambda x: x.data.add_(1) * 2),
-    ],
-)
-def test_other_gradients_or_changed_inputs_are_not_timed(says, function):
-    x = torch.ones(2, requires_grad=True)
-    contest = {"right": lambda x: x * 2, "wrong": function}
     with pytest.raises(ValueError, match=says):
-        time_ratios(contest, (x,), backward=True)
-    assert x.tolist() == [1.0, 1.0]
+        time_ratios({"right": right, "wrong": wrong}, (x,), backward=backward)
+    assert len(calls) == 1 and x.tolist() == [1.0, 1.0]  # compared once, never timed
 
 
 @pytest.mark.parametrize("option", ["rounds", "calls", "threads"])
 def test_a_median_needs_a_round_a_call_and_a_thread(option):
     with pytest.raises(ValueError, match=f"{option}=0"):
-        time_ratios({"f": lambda x: x}, (torch.ones(2),), **{option: 0})
-
-
-def test_it_says_how_it_was_measured():
-    double = {"twice": lambda x: x * 2, "sum": lambda x: x + x}
-    ratios = time_ratios(double, (torch.ones(2),), rounds=3, calls=5, threads=1)
-    assert ratios.threads == 1 and ratios.rounds == 3 and list(ratios) == [*double]
-    first, second, last = str(ratios).splitlines()
-    assert first.split() == ["twice", "1.00", "×"] and second.startswith("sum ")
-    assert last == "(times of twice; 1 thread, median of 3)"
-    two = time_ratios(double, (torch.ones(2),), rounds=1, threads=2)
-    assert two.threads == 2 and "2 threads" in str(two)
-
-
-def test_many_calls_make_one_measurement():
-    count = []
-    contest = {"f": lambda x: count.append(1) or x}
-    time_ratios(contest, (torch.ones(2),), rounds=2, calls=7)
-    assert len(count) == 1 + 2 * (1 + 7)  # compared once; each round warms up once
+        time_ratios({"f": lambda x: x}, (ONES,), **{option: 0})
 
 
 def test_gradients_and_threads():
-    seen = []
-    x = torch.ones(2, requires_grad=True)
+    seen, x = [], torch.ones(2, requires_grad=True)
 
     def function(x):
         seen.append((torch.is_grad_enabled(), torch.get_num_threads()))

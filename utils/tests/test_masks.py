@@ -8,7 +8,10 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, scaled_dot_product_attention
 from utils.masks import causal_mask, padding_mask
-from utils.tests.test_attention import FLAG, B, E, H, L, S, randn
+from utils.tests.helpers import B, D, E, H, L, S, randn
+
+Q, K = randn(B, H, L, D), randn(B, H, S, D, seed=1)
+FLAG = torch.ones(L, S, dtype=torch.bool)
 
 
 def test_causal_mask_is_lower_right_aligned():
@@ -18,35 +21,53 @@ def test_causal_mask_is_lower_right_aligned():
 
 
 def test_padding_mask():
-    assert padding_mask([2, 0], 3).squeeze().tolist() == [
-        [True, True, False],
-        [False, False, False],
-    ]
+    expected = [[True, True, False], [False, False, False]]
+    assert padding_mask([2, 0], 3).squeeze().tolist() == expected
     assert padding_mask(torch.tensor([4, 2])).shape == (2, 1, 1, 4)
     assert padding_mask([]).shape == (0, 1, 1, 0)
-    for wrong in ([5], [-1]):
-        with pytest.raises(ValueError, match="between 0 and max_length=4"):
-            padding_mask(wrong, 4)
-    with pytest.raises(TypeError, match="whole number"):
-        padding_mask([1.5])
-    with pytest.raises(ValueError, match=r"give \(batch,\)"):
-        padding_mask([[1, 2]])
 
 
-def test_a_mask_that_could_be_two_things_is_refused():
+@pytest.mark.parametrize(
+    ("error", "says", "lengths", "max_length"),
+    [
+        (ValueError, "between 0 and max_length=4", [5], 4),
+        (ValueError, "between 0 and max_length=4", [3, -1, 4], 4),
+        (ValueError, "each must be between 0 and", [3, -1, 4], None),
+        (ValueError, "each must be between 0 and", [-2, 0], None),
+        (TypeError, "whole numbers", [1.5], None),
+        (TypeError, "whole numbers", [True, False], None),
+        (ValueError, r"give \(batch,\)", [[1, 2]], None),
+        (ValueError, r"give \(batch,\)", 3, None),
+    ],
+)
+def test_lengths_that_are_none(error, says, lengths, max_length):
+    with pytest.raises(error, match=says):
+        padding_mask(lengths, max_length)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_two_axes_are_queries_and_keys_also_where_the_batch_is_as_large(need_weights):
     layer, x = MultiHeadAttention(E, H), randn(L, L, E)  # batch == length
     padding = padding_mask([5, 2, 1, 5, 3])
-    with pytest.raises(ValueError, match=r"could be \(queries, keys\) or \(batch, k"):
-        layer(x, mask=padding[:, 0, 0])
+    window = causal_mask(L) & ~causal_mask(L).tril(-2)
+    for two_axes in (padding[:, 0, 0], causal_mask(L), window, FLAG[:, :L]):
+        output, weights = layer(x, mask=two_axes, need_weights=need_weights)
+        expected, _ = layer(x, mask=two_axes[None, None])
+        assert_close(output, expected)
+        if need_weights:
+            assert_close(weights > 0, two_axes.expand(L, H, L, L))
     for mask in (padding, padding.expand(L, 1, L, L)):
-        assert_close(
-            layer(x, mask=mask, need_weights=True)[1] > 0,
-            padding.expand(L, H, L, L),
-        )
-    expected = layer(x, mask=causal_mask(L)[None, None])[0]
-    assert_close(layer(x, mask=causal_mask(L))[0], expected)
-    same_for_all = FLAG[:, :L]
-    assert_close(layer(x, mask=same_for_all)[0], layer(x)[0])
+        weights = layer(x, mask=mask, need_weights=True)[1]
+        assert_close(weights > 0, padding.expand(L, H, L, L))
+
+
+@pytest.mark.parametrize("leading", [(), (L,)])
+def test_a_mask_of_queries_without_heads(leading):
+    q, k = randn(*leading, L, D), randn(*leading, L, D, seed=1)
+    mask = randn(L, L, seed=2) > 0
+    mask[:, 0] = True
+    _, weights = scaled_dot_product_attention(q, k, k, mask)
+    assert_close(weights > 0, mask.expand(weights.shape))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -54,28 +75,27 @@ def test_a_mask_that_could_be_two_things_is_refused():
 def test_one_bad_number_in_a_finite_mask_is_refused(name, bad):
     added = torch.zeros(L, S)
     added[2, 3] = bad
-    q, k = randn(B, H, L, 8), randn(B, H, S, 8)
-    with pytest.raises(ValueError, match=f"{name} contains NaN or .inf"):
-        scaled_dot_product_attention(q, k, k, **{name: added})
+    with pytest.raises(ValueError, match="mask or bias contains NaN or .inf"):
+        scaled_dot_product_attention(Q, K, K, **{name: added})
 
 
-def test_unbatched_and_three_axes():
-    """A 2-D mask is (queries, keys) without a batch; with one it may be two things."""
-    q, k = randn(L, 8), randn(L, 8, seed=1)
-    mask = randn(L, L, seed=2) > 0
-    mask[:, 0] = True
-    _, weights = scaled_dot_product_attention(q, k, k, mask)
-    assert_close(weights > 0, mask)
-    with pytest.raises(ValueError, match="could be"):
-        scaled_dot_product_attention(q.expand(L, L, 8), *[k.expand(L, L, 8)] * 2, mask)
-    _, weights = scaled_dot_product_attention(
-        q.expand(L, L, 8), *[k.expand(L, L, 8)] * 2, mask[None]
-    )
-    assert_close(weights > 0, mask.expand(L, L, L))
-
-
-@pytest.mark.parametrize("lengths", [[3, -1, 4], [-2, 0]])
-def test_a_negative_length_among_good_ones_is_refused(lengths):
-    for max_length in (4, None):
-        with pytest.raises(ValueError, match="each must be between 0 and"):
-            padding_mask(lengths, max_length)
+@pytest.mark.parametrize(
+    ("error", "says", "given"),
+    [
+        (TypeError, "mask is torch.int64.*True = may be read", {"mask": FLAG.long()}),
+        (TypeError, "mask is torch.uint8", {"mask": FLAG.byte()}),
+        (TypeError, "mask is a list", {"mask": [[True]]}),
+        (TypeError, "bias is torch.bool", {"bias": FLAG}),
+        (ValueError, r"\(batch, keys\) .* as mask\[:, None, None", {"mask": FLAG[:B]}),
+        (ValueError, "one per sequence", {"mask": FLAG.expand(B, L, S)}),
+        (ValueError, "one per head", {"mask": FLAG.expand(H, L, S)}),
+        (ValueError, "1 for 'the same for all'", {"mask": FLAG[:1]}),
+        (ValueError, "mask has shape", {"mask": FLAG[0]}),
+        (ValueError, "bias has shape", {"bias": FLAG[0].float()}),
+        (ValueError, "mask is on meta", {"mask": FLAG.to("meta")}),
+        (ValueError, "NaN or .inf", dict.fromkeys(["mask", "bias"], FLAG * 3e38)),
+    ],
+)
+def test_masks_that_do_not_fit(error, says, given):
+    with pytest.raises(error, match=says):
+        scaled_dot_product_attention(Q, K, K, **given)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from utils.attention import MultiHeadAttention, causal_mask, merge_heads, split_heads
+from utils.attention import MultiHeadAttention, causal_mask, split_heads
 
 sdpa = F.scaled_dot_product_attention
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -127,11 +127,9 @@ def test_row_6_as_many_sentences_as_words(layers):
     for_batch = ours(x, mask=keep[:, None, None])[0]
     assert not torch.allclose(for_queries, for_batch, atol=1e-2)
     close(theirs(x, x, x, attn_mask=~keep)[0], for_queries)
+    close(ours(x, mask=keep)[0], for_queries)
     heads = split_heads(x, 2)
     close(sdpa(heads, heads, heads, keep), sdpa(heads, heads, heads, keep[None, None]))
-    with pytest.raises(ValueError, match="could be"):
-        ours(x, mask=keep)
-    ours(x, mask=causal_mask(5))
 
 
 def asked_causal(layer, x, mask, need_weights, **options):
@@ -295,8 +293,9 @@ def test_row_14_the_number_of_heads_is_not_in_the_file(layers, x):
     four = nn.MultiheadAttention(8, 4, batch_first=True)
     four.load_state_dict(theirs.state_dict())
     assert not torch.allclose(four(x, x, x)[0], theirs(x, x, x)[0], atol=1e-2)
-    with pytest.raises(RuntimeError, match="head_gate"):
-        MultiHeadAttention(8, 4).load_state_dict(ours.state_dict())
+    our_four = MultiHeadAttention(8, 4)
+    our_four.load_state_dict(ours.state_dict())
+    assert not torch.allclose(our_four(x)[0], ours(x)[0], atol=1e-2)
 
 
 def test_row_15_kdim_and_vdim_are_sizes_of_the_inputs():
@@ -418,13 +417,3 @@ def test_a_key_bias_changes_nothing(layers, x):
     with torch.no_grad():
         ours.query_proj.bias.add_(text(8, seed=4))
     assert not torch.allclose(ours(x)[0], output, atol=1e-2)
-
-
-def test_a_closed_gate_leaves_the_sum_of_the_others(layers, x):
-    _, ours = layers
-    ours.head_gate[1] = 0
-    weights = ours(x, need_weights=True)[1]
-    read = weights @ split_heads(ours.value_proj(x), 2)
-    read[:, 1] = 0
-    close(ours(x)[0], ours.out_proj(merge_heads(read)))
-    close(ours.to_torch()(x, x, x)[0], ours(x)[0])
