@@ -234,7 +234,7 @@ def test_other_inputs_losses_and_buffers():
     how = {**QUIET, "loss": F.mse_loss, "learning_rate": 0.05}
     models, histories = train_many(make_model, product, 200, range(2), **how)
     for seed, (model, history) in enumerate(zip(models, histories)):
-        assert history.losses[-1] < 0.2 * history.losses[0]
+        assert history.losses[-1] < 0.5 * history.losses[0]
         alone = made(seed, make_model)
         expected = train(alone, product, 200, seed=seed, **how).losses
         assert_close(history.losses[:20], expected[:20], atol=1e-4, rtol=1e-3)
