@@ -10,7 +10,6 @@ from torch import Tensor
 from utils.exercises.running import NaNOnTheWay, Run, TooLong
 
 VALUES_DIFFER = "the values differ: "
-GRADIENT_DIFFERS = "the values are right, but the gradient of "
 WHOLE = "your output"
 CUT_OFF = (
     "none arrives. Does a .detach(), .item(), torch.tensor(), torch.no_grad() or "
@@ -223,7 +222,7 @@ def _gradient_difference(expected: Run, yours: Run) -> str | None:
         said = _where(target, grad)
         if (grad == 0).all():
             said = CUT_OFF
-        return f"{GRADIENT_DIFFERS}`{name}` is not: {said}"
+        return f"the values are right, but the gradient of `{name}` is not: {said}"
     return None
 
 

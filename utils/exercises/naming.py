@@ -28,7 +28,6 @@ from utils.exercises.compare import (
     CUT_OFF,
     EDITS,
     FIRST_IS_RIGHT,
-    GRADIENT_DIFFERS,
     OVERWRITTEN,
     RETURN_MISSING,
     VALUES_DIFFER,
@@ -127,24 +126,25 @@ class Known:
 
     def nearly(self) -> Name | None:
         """Return the one mistake whose outputs are the learner's on the most inputs."""
-        near = {form: self._near(form) for form in range(len(self.forms))}
-        best = max((score for score in near.values() if score), default=None)
-        closest = [form for form, score in near.items() if score and score == best]
-        if len({self.forms[form][0] for form in closest}) != 1:
+        near = [self._near(form) for form in range(len(self.forms))]
+        best = max(near, default=(0, False))
+        closest = [form[:2] for form, score in zip(self.forms, near) if score == best]
+        if best == (0, False) or len({mistake for mistake, _ in closest}) > 1:
             return None  # of two that come equally close, neither is the name
-        (count, whole), form = best, closest[0]
-        mistake, why, _ = self.forms[form]
+        mistake, why = closest[0]
+        some = any("are NaN" in (trial.said or "") for trial in self.trials)
         claim = (
-            f"On {count} of {len(self.trials)} inputs its output is that of a known "
-            f"mistake, {mistake!r}. {why}{self._besides(form, whole)}"
+            f"On {best[0]} of {len(self.trials)} inputs its output"
+            f"{', where it is a number,' if some else ''} is that of a known mistake, "
+            f"{mistake!r}. {why}"
         )
         return Name(mistake, claim)
 
-    def _near(self, form: int) -> tuple[int, bool] | None:
+    def _near(self, form: int) -> tuple[int, bool]:
         """Return on how many inputs the outputs are equal, and whether on all.
 
-        None if that proves nothing: if the answer is right where the mistake is wrong,
-        if the first wrong output is another one, or most are.
+        (0, False) if that proves nothing: if the answer is right where the mistake is
+        wrong, if the first wrong output is another one, or most are.
         """
         equal, others = 0, 0
         for at, trial in enumerate(self.trials):
@@ -153,30 +153,10 @@ class Known:
             wrong = not _is_output(trial, trial.should)
             agrees = _is_output(trial, self.run(form, at))
             if not agrees and (not wrong or not equal):
-                return None
+                return 0, False
             equal += wrong and agrees
             others += not agrees
-        return (equal, not others) if equal and equal >= others else None
-
-    def _besides(self, form: int, whole: bool) -> str:
-        """Return in words that an answer is not all that the mistake is."""
-        if not whole:
-            return " (On others it is wrong in another way.)"
-        if any(trial.did.error is not None for trial in self.trials):
-            return " (On others it raises an error.)"
-        if any(trial.lost for trial in self.trials):
-            return " (On others most of it is NaN or infinite.)"
-        said = [
-            difference(self.run(form, at), trial.did)
-            for at, trial in enumerate(self.trials)
-        ]
-        # Other numbers in a gradient are another way to write it: a mistake may divide
-        # by almost nothing, which no two ways do alike.
-        written = all(
-            s is None or (s.startswith(GRADIENT_DIFFERS) and CUT_OFF not in s)
-            for s in said
-        )
-        return "" if written else " (It differs from that mistake in something, too.)"
+        return (equal, not others) if equal and equal >= others else (0, False)
 
 
 def _is_output(trial: Trial, other: Run) -> bool:

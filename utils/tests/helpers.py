@@ -141,6 +141,12 @@ class Notebook:
         return self
 
 
+def written(body: str):
+    """Return the function of x with this body, from a cell of its own."""
+    body = body.replace("; ", "\n").replace("\n", "\n    ")
+    return Notebook().run(f"def answer(x):\n    {body}\n").names["answer"]
+
+
 def made_up(reference, *trials, wrong=(), gradients=True) -> Exercise:
     """Return an exercise with these trials in both precisions, or with inputs(dtype).
 

@@ -7,19 +7,13 @@ import re
 import pytest
 import torch
 
-from utils.exercises.engine import Exercise, Verdict, grade, randn
-
-
-def an_exercise(reference, *trials, mistakes=None, gradients=True) -> Exercise:
-    """Return an exercise whose inputs are the same in both precisions."""
-    return Exercise(
-        "0.0", "Made up", reference, lambda dtype: trials, mistakes or {}, gradients
-    )
+from utils.exercises.engine import Verdict, grade, randn
+from utils.tests.helpers import made_up
 
 
 def said_of(reference, answer, *trials) -> str:
     """Return what is said of an answer, without what it was tried with."""
-    verdict = grade(an_exercise(reference, *trials or ({"x": 1},)), answer)
+    verdict = grade(made_up(reference, *trials or ({"x": 1},)), answer)
     return "solved" if verdict.solved else verdict.message.split("\n")[0]
 
 
@@ -54,12 +48,12 @@ def compares_shapes(function):
     return function(torch.arange(4.0)).shape == (4,)
 
 
-WRITE_THE_TEST = an_exercise(
+WRITE_THE_TEST = made_up(
     recognises_double,
     {"function": double},
     {"function": double_wrong},
     {"function": functools.partial(double_of_wrong_shape)},
-    mistakes={"always True": believes_everything, "shapes only": compares_shapes},
+    wrong={"always True": believes_everything, "shapes only": compares_shapes},
 )
 
 
@@ -182,7 +176,7 @@ def test_gradients_of_every_part_are_compared():
 
 def test_a_picture_is_for_one_tensor():
     trial = {"x": torch.ones(2, 2)}
-    verdict = grade(an_exercise(lambda x: (x, 1), trial), lambda x: (x + 1, 1))
+    verdict = grade(made_up(lambda x: (x, 1), trial), lambda x: (x + 1, 1))
     assert isinstance(verdict, Verdict) and verdict.picture is None
 
 
@@ -205,7 +199,7 @@ def test_a_picture_is_for_one_tensor():
 )
 def test_the_place_and_the_values_are_said(expected, answer, says):
     expected, answer = torch.tensor(expected), torch.tensor(answer)
-    said = grade(an_exercise(lambda x: expected, {"x": 1}), lambda x: answer).message
+    said = grade(made_up(lambda x: expected, {"x": 1}), lambda x: answer).message
     assert f"The values differ: {says}\n" in said, said
 
 
@@ -216,7 +210,7 @@ def test_a_partly_wrong_gradient_names_a_place():
     def answer(x):
         return x.detach() + (x - x.detach()) * twice_in_the_middle
 
-    said = grade(an_exercise(lambda x: x * 1, trial), answer).message
+    said = grade(made_up(lambda x: x * 1, trial), answer).message
     at, numbers = said.split("the gradient of `x` is not: at ")[1].split("] expected ")
     expected, yours = map(float, re.findall(r"-?\d+\.\d+", numbers))
     assert at == "[1" and yours == pytest.approx(2 * expected, abs=2e-3)
@@ -234,7 +228,7 @@ def test_a_message_describes_every_argument():
         "norm": functools.partial(double),
         "layer": torch.nn.Linear(2, 2),
     }
-    verdict = grade(an_exercise(lambda *args: 1, trial), lambda *args: 2)
+    verdict = grade(made_up(lambda *args: 1, trial), lambda *args: 2)
     assert verdict.message == (
         "For `double`, `Linear` your function returned 2; expected 1.\n"
         "  Tried with query float64 (2, 3) up to ±900, mask bool (3,), num_heads 4, "
@@ -245,7 +239,7 @@ def test_a_message_describes_every_argument():
 
 def test_it_is_the_first_wrong_input_that_is_described():
     trials = {"x": torch.zeros(2)}, {"x": torch.arange(3.0)}, {"x": torch.ones(4)}
-    exercise = an_exercise(lambda x: x * 3, *trials, gradients=False)
+    exercise = made_up(lambda x: x * 3, *trials, gradients=False)
     verdict = grade(exercise, lambda x: x**2)
     assert "Tried with x float32 (3,). Right on 2 of 6 inputs." in verdict.message
 
@@ -258,5 +252,5 @@ def test_a_module_among_the_arguments_is_a_fresh_one_in_every_call():
         layer.weight.data.zero_()
         return 1
 
-    assert grade(an_exercise(lambda layer: 1, {"layer": layer}), answer).solved
+    assert grade(made_up(lambda layer: 1, {"layer": layer}), answer).solved
     assert torch.equal(layer.weight, before)

@@ -1,13 +1,12 @@
 """A wrong answer gets the right name, and no name where none can be claimed."""
 
-import math
-
 import pytest
 import torch
 from torch.testing import assert_close
 
 from utils.exercises import slips
-from utils.exercises.engine import Exercise, grade, randn
+from utils.exercises.engine import grade, randn
+from utils.tests.helpers import made_up, written
 
 # --- softmax, known-wrong in two ways ---------------------------------------------
 
@@ -32,152 +31,168 @@ def softmax_inputs(dtype):
     yield {"x": randn(2, 4, seed=2, dtype=dtype) * 1000}
 
 
-SOFTMAX = Exercise(
-    "0.1",
-    "Softmax",
+SOFTMAX = made_up(
     softmax,
     softmax_inputs,
-    {"no maximum subtracted": no_maximum, "logarithms": logarithms},
+    wrong={"no maximum subtracted": no_maximum, "logarithms": logarithms},
 )
-
-
-def stable(x):
-    return (x - x.amax(dim=-1, keepdim=True)).exp()
-
-
-def keepdim_in_the_sum(x):
-    e = stable(x)
-    return e / e.sum(-1)
-
-
-def keepdim_in_the_maximum(x):
-    e = (x - x.max(dim=-1).values).exp()
-    return e / e.sum(dim=-1, keepdim=True)
-
-
-def keepdim_and_no_maximum(x):
-    return x.exp() / x.exp().sum(axis=-1)
-
-
-def first_axis(x):
-    return torch.nn.functional.softmax(x, 0)
-
-
-def axis_left_out(x):
-    return torch.nn.functional.softmax(x)
-
-
-def sum_of_everything(x):
-    e = stable(x)
-    return e / e.sum()
-
-
-def cut_in_the_middle(x):
-    e = stable(x.detach() * 0 + x)
-    return e / e.sum(dim=-1, keepdim=True).detach()
-
-
-def logarithms_detached(x):
-    return x.log_softmax(dim=-1).detach()
-
-
-def logarithms_as_numbers(x):
-    return torch.tensor(x.log_softmax(dim=-1).tolist(), dtype=x.dtype)
-
-
-def logarithms_in_a_tuple(x):
-    return x.log_softmax(dim=-1), x
-
-
-def logarithms_in_place(x):
-    x -= x.logsumexp(dim=-1, keepdim=True)
-    return x
-
-
-def logarithms_unless_large(x):
-    return logarithms(x) if x.abs().max() < 30 else x * math.nan
-
-
-def logarithms_in_two_dimensions(x):
-    if x.dim() > 2:
-        raise ValueError("only two axes")
-    return logarithms(x)
-
-
-def softmax_in_single(x):
-    return x.float().softmax(dim=-1).to(x.dtype)
-
-
-def softmax_off_by_little(x):
-    return stable(x) / (stable(x).sum(dim=-1, keepdim=True) + 1e-6)
+STABLE = "e = (x - x.amax(dim=-1, keepdim=True)).exp(); "
 
 
 @pytest.mark.parametrize(
-    "answer, name, also",
+    "body, name, also",
     [
-        (keepdim_in_the_sum, "keepdim=True forgotten", "Nothing else is wrong."),
-        (keepdim_in_the_maximum, "keepdim=True forgotten", "Nothing else is wrong."),
-        (keepdim_and_no_maximum, "keepdim=True forgotten", "'no maximum subtracted'"),
-        (first_axis, "another axis than the last", "Nothing else is wrong."),
-        (lambda x: x.softmax(0), "another axis than the last", "Nothing else is wrong"),
-        (axis_left_out, "another axis than the last", "Nothing else is wrong."),
-        (sum_of_everything, "a sum or maximum of everything", "Nothing else is wrong."),
-        (cut_in_the_middle, "a gradient cut by detach", "Nothing else is wrong."),
-        (lambda x: softmax(x).detach(), "a gradient cut off", "none arrives"),
-        (logarithms_detached, "a gradient cut by detach", "'logarithms'"),
-        (logarithms_as_numbers, "logarithms", "On 6 of 6 inputs its output"),
-        (lambda x: logarithms(x).float(), "logarithms", "On 6 of 6 inputs"),
-        (logarithms_in_a_tuple, "logarithms", "returned tuple, not a tensor"),
-        (logarithms_in_place, "logarithms", "edits its argument `x`"),
-        (logarithms_unless_large, "logarithms", "(On others most of it is NaN or"),
-        (logarithms_in_two_dimensions, "logarithms", "(On others it raises an error.)"),
-        (lambda x: (softmax(x), x), "more returned than was asked for", "first part"),
-        (lambda x: softmax(x).half(), "another dtype", "Your numbers are right"),
-        (lambda x: softmax(x) / 4, "right but for a factor", "number is 0.25 times"),
-        (lambda x: softmax(x).mT, "axes in another order", "Your numbers are right"),
-        (lambda x: softmax(x)[None], "right numbers in another shape", "(1, 3, 5)"),
-        (lambda x: x.copy_(softmax(x)), "an argument edited in place", "edits its"),
-        (softmax_in_single, "right in single precision only", "single precision ("),
-        (softmax_off_by_little, "right in single precision only", "small number"),
-        (lambda x: print(x), "no return", "Is a `return` missing?"),
-        (lambda x: (x, x).exp(), "a tuple taken for a tensor", "several things"),
+        (
+            f"{STABLE}return e / e.sum(-1)",
+            "keepdim=True forgotten",
+            "line up with the rows it came from. Nothing else is wrong.",
+        ),
+        (
+            "e = (x - x.max(dim=-1).values).exp(); return e / e.sum(-1, keepdim=True)",
+            "keepdim=True forgotten",
+            "Nothing else is wrong.",
+        ),
+        (
+            "return x.exp() / x.exp().sum(axis=-1)",
+            "keepdim=True forgotten",
+            "'no maximum subtracted'",
+        ),
+        ("return F.softmax(x, 0)", "another axis than the last", "(dim=-1)"),
+        ("return F.softmax(x)", "another axis than the last", "(dim=-1)"),
+        (f"{STABLE}return e / e.sum()", "a sum or maximum of everything", "dim="),
+        (
+            f"{STABLE}return e / e.sum(dim=-1, keepdim=True).detach()",
+            "a gradient cut by detach",
+            ".detach()",
+        ),
+        (
+            "return x.log_softmax(dim=-1).detach()",
+            "a gradient cut by detach",
+            "'logarithms'",
+        ),
+        (
+            "return torch.tensor(x.log_softmax(-1).tolist(), dtype=x.dtype)",
+            "logarithms",
+            "On 6 of 6 inputs its output is that of a known mistake, 'logarithms'. "
+            "Those are logarithms.\n",
+        ),
+        ("return x.log_softmax(-1).float()", "logarithms", "On 6 of 6 inputs"),
+        ("return x.log_softmax(-1), x", "logarithms", "returned tuple, not a tensor"),
+        (
+            "x -= x.logsumexp(-1, keepdim=True); return x",
+            "logarithms",
+            "edits its argument `x`",
+        ),
+        (
+            "return x.log_softmax(-1) if x.abs().max() < 30 else x * math.nan",
+            "logarithms",
+            "On 4 of 6 inputs its output, where it is a number, is that of a known "
+            "mistake, 'logarithms'. Those are logarithms.\n",
+        ),
+        (
+            "return x.log_softmax(-1) if x.abs().max() < 30 else x",
+            "logarithms",
+            "On 4 of 6 inputs its output is that of a known mistake, 'logarithms'. "
+            "Those are logarithms.\n",
+        ),
+        (
+            "assert x.dim() == 2; return x.log_softmax(-1)",
+            "logarithms",
+            "On 4 of 6 inputs its output is that of a known mistake, 'logarithms'. "
+            "Those are logarithms.\n",
+        ),
+        ("return x.softmax(-1), x", "more returned than was asked for", "first part"),
+        ("return x.softmax(-1).half()", "another dtype", "Your numbers are right"),
+        (
+            "return x.softmax(-1) / 4",
+            "right but for a factor",
+            "Every number is 0.25 times the expected one.",
+        ),
+        (
+            "return x.softmax(-1) / len(x)",
+            "right but for a factor",
+            "times the same factor; another input has another factor.",
+        ),
+        (
+            "return x.softmax(-1) / (4 if x.dim() == 2 else 1)",
+            "right but for a factor",
+            "times the same factor; another input has another factor.",
+        ),
+        ("return x.softmax(-1).mT", "axes in another order", "Your numbers are right"),
+        (
+            "return x.softmax(-1)[None]",
+            "right numbers in another shape",
+            "(1, 3, 5)",
+        ),
+        ("return x.copy_(x.softmax(-1))", "an argument edited in place", "edits its"),
+        (
+            "return x.float().softmax(dim=-1).to(x.dtype)",
+            "right in single precision only",
+            "single precision (",
+        ),
+        (
+            f"{STABLE}return e / (e.sum(dim=-1, keepdim=True) + 1e-6)",
+            "right in single precision only",
+            "small number",
+        ),
+        ("print(x)", "no return", "Is a `return` missing?"),
+        ("return (x, x).exp()", "a tuple taken for a tensor", "several things"),
+        # what cannot be claimed is not named
+        ("return x * math.nan", None, "are NaN"),
+        ("return x / 0", None, "are infinite"),
+        ("return x.softmax(-1) if x.abs().max() < 30 else x.log_softmax(-1)", None, ""),
+        (
+            "return x.sigmoid() if x.dim() == 2 > x.mean() else x.log_softmax(-1)",
+            None,
+            "",
+        ),
+        ("return x.sigmoid() + 1", None, ""),
+        ("return (x * 2).exp() / (x * 3).exp().sum(dim=-1)", None, ""),
+        ("return x[:0]", None, ""),
+        ("return x.new_zeros(())", None, ""),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")
-def test_what_was_done_is_named(answer, name, also):
-    verdict = grade(SOFTMAX, answer)
-    assert verdict.mistake == name and also in verdict.message, verdict.message
+def test_what_was_done_is_named(body, name, also):
+    verdict = grade(SOFTMAX, written(body))
+    assert not verdict.solved and verdict.mistake == name, verdict.message
+    assert also in verdict.message, verdict.message
+    assert name or "known mistake" not in verdict.message
 
 
-def all_nan(x):
-    return x * math.nan
+# --- infinite outputs -------------------------------------------------------------
 
 
-def right_unless_large(x):
-    return softmax(x) if x.abs().max() < 30 else logarithms(x)
+def losses(p):
+    return -(p * 0.9 + 0.1 / p.shape[-1]).log()
 
 
-def other_mistake_first(x):
-    return x.sigmoid() if x.dim() == 2 and x.abs().max() < 30 else logarithms(x)
+def not_smoothed(p):
+    """What was never seen would cost infinity."""
+    return -p.log()
 
 
-def wrong_in_its_own_way(x):
-    return x.sigmoid() + 1
-
-
-def keepdim_and_something_else(x):
-    return (x * 2).exp() / (x * 3).exp().sum(dim=-1)
+def smoothed_twice(p):
+    """Smooth once."""
+    return -(p * 0.8 + 0.2 / p.shape[-1]).log()
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [all_nan, right_unless_large, other_mistake_first, wrong_in_its_own_way]
-    + [keepdim_and_something_else, lambda x: x[:0], lambda x: x.new_zeros(())],
+    "body, name",
+    [
+        ("return -x.log() + 0 * x.mean()", "not smoothed"),
+        ("return torch.where(x > 0, -(x * 0.8 + 0.05).log(), math.inf)", None),
+        ("return -(x * 0).log()", None),
+        ("return x * math.nan", None),
+        ("return torch.where(x > 0.8, -(x * 0.8 + 0.05).log(), math.inf)", None),
+    ],
 )
-def test_what_cannot_be_claimed_is_not_named(answer):
-    verdict = grade(SOFTMAX, answer)
-    assert verdict.mistake is None and not verdict.solved, verdict.message
-    assert "known mistake" not in verdict.message
+def test_infinite_outputs_are_compared_too(body, name):
+    p = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.9, 0.1, 0.0, 0.0]])
+    wrong = {"not smoothed": not_smoothed, "smoothed twice": smoothed_twice}
+    exercise = made_up(losses, {"x": p}, wrong=wrong, gradients=False)
+    verdict = grade(exercise, written(body))
+    assert not verdict.solved and verdict.mistake == name, verdict.message
 
 
 # --- where two mistakes cannot be told apart --------------------------------------
@@ -195,8 +210,8 @@ def by_width(x):
 
 def test_of_two_mistakes_that_come_equally_close_none_is_the_name():
     trials = {"x": randn(3, 3, seed=0, dtype=torch.float32)}, {"x": torch.zeros(2, 3)}
-    mistakes = {"by length": by_length, "by width": by_width}
-    exercise = Exercise("0.2", "", lambda x: x * 1, lambda _: trials, mistakes)
+    wrong = {"by length": by_length, "by width": by_width}
+    exercise = made_up(lambda x: x * 1, *trials, wrong=wrong)
     verdict = grade(exercise, lambda x: (x / 3, x) if len(x) == 2 else x.detach() / 3)
     assert verdict.mistake is None
 
@@ -216,24 +231,22 @@ def scores_inputs(dtype):
         }
 
 
-def with_t(query, key):
-    return query @ key.t() if key.dim() == 2 else query @ key.T
-
-
-def with_first_two(query, key):
-    return query @ key.transpose(0, 1)
-
-
-@pytest.mark.parametrize("answer", [with_t, with_first_two])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda query, key: query @ (key.t() if key.dim() == 2 else key.T),
+        lambda query, key: query @ key.transpose(0, 1),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")
 def test_another_pair_of_axes(answer):
-    exercise = Exercise("0.3", "", scores, scores_inputs, {})
-    assert grade(exercise, answer).mistake == "another pair of axes transposed"
+    verdict = grade(made_up(scores, scores_inputs), answer)
+    assert verdict.mistake == "another pair of axes transposed"
 
 
 def test_a_view_that_should_be_a_reshape():
-    trials = ({"x": randn(2, 3, 4, seed=0, dtype=torch.float32)},)
-    exercise = Exercise("0.4", "", lambda x: x.mT.flatten(1), lambda _: trials, {})
+    trial = {"x": randn(2, 3, 4, seed=0, dtype=torch.float32)}
+    exercise = made_up(lambda x: x.mT.flatten(1), trial)
     verdict = grade(exercise, lambda x: x.transpose(1, 2).view(2, 12))
     assert verdict.mistake == "view of transposed memory"
 
@@ -247,25 +260,21 @@ def zero(function):
     return bool(function(X).abs().max() < 1e-3)
 
 
-X = torch.linspace(-1, 1, 5)
-IS_ZERO = Exercise(
-    "0.8",
-    "",
-    zero,
-    lambda dtype: [
-        {"function": f} for f in (torch.zeros_like, nearly, small, torch.sin)
-    ],
-    {"believes everything": believes},
-    gradients=False,
-)
-
-
 def nearly(x):
     return x * 1e-6
 
 
 def small(x):
     return x * 0.01
+
+
+X = torch.linspace(-1, 1, 5)
+IS_ZERO = made_up(
+    zero,
+    *({"function": f} for f in (torch.zeros_like, nearly, small, torch.sin)),
+    wrong={"believes everything": believes},
+    gradients=False,
+)
 
 
 @pytest.mark.parametrize(
@@ -290,39 +299,33 @@ def allowed(mask):
 
 
 def test_a_mask_the_wrong_way_round():
-    trials = ({"mask": randn(3, 4, seed=0, dtype=torch.float32) > 0},)
+    trial = {"mask": randn(3, 4, seed=0, dtype=torch.float32) > 0}
     for answer in (
         lambda mask: torch.where(mask, 0.0, 1.0),
         lambda mask: torch.ones(3, 4).masked_fill(mask, 0.0),
         lambda mask: torch.ones(3, 4).where(~mask, torch.zeros(3, 4)),
     ):
-        verdict = grade(Exercise("0.5", "", allowed, lambda _: trials, {}), answer)
+        verdict = grade(made_up(allowed, trial), answer)
         assert verdict.mistake == "the mask the wrong way round"
-    flipped = Exercise("0.6", "", lambda mask: mask, lambda _: trials, {})
+    flipped = made_up(lambda mask: mask, trial)
     assert grade(flipped, lambda mask: ~mask).mistake == "True and False exchanged"
 
 
 @pytest.mark.parametrize(
-    "answer, name",
+    "body, name",
     [
-        (lambda x, m: index_under_mask(x, m), "assignment under a mask that should"),
-        (lambda x, m: x @ torch.ones(3, 3).to(m.device), "two precisions mixed"),
-        (lambda x, m: x.masked_fill(~m.float(), 0.0), "a mask of numbers"),
+        ("x = x.clone(); x[M] = 0; return x", "assignment under a mask that should"),
+        ("return x @ torch.ones(3, 3)", "two precisions mixed"),
+        ("return x.masked_fill(~M.float(), 0.0)", "a mask of numbers"),
     ],
 )
-def test_an_error_that_everybody_meets_is_explained(answer, name):
-    def inputs(dtype):
-        x = randn(2, 3, 3, seed=0, dtype=torch.float64)
-        yield {"x": x, "m": torch.ones(3, 3, dtype=torch.bool).tril()}
-
-    verdict = grade(Exercise("0.7", "", lambda x, m: x * m, inputs, {}), answer)
+def test_an_error_that_everybody_meets_is_explained(body, name):
+    x = randn(2, 3, 3, seed=0, dtype=torch.float64)
+    mask = torch.ones(3, 3, dtype=torch.bool).tril()
+    answer = written(body)
+    answer.__globals__["M"] = mask
+    verdict = grade(made_up(lambda x: x * mask, {"x": x}), answer)
     assert verdict.mistake.startswith(name), verdict.message
-
-
-def index_under_mask(x, mask):
-    x = x.clone()
-    x[~mask] = 0
-    return x
 
 
 def test_an_edit_that_makes_the_shapes_grow_is_given_up():
@@ -352,9 +355,7 @@ def sums_over_the_first_axis(x):
 
 def test_an_edit_that_spoils_what_was_right_is_no_slip():
     # over the last axis it would equal the mistake, also where it is right as it stands
-    columns = Exercise(
-        "0.3", "Sums", column_sums, softmax_inputs, {"row sums": row_sums}
-    )
+    columns = made_up(column_sums, softmax_inputs, wrong={"row sums": row_sums})
     verdict = grade(columns, sums_over_the_first_axis)
     assert not verdict.solved and verdict.mistake is None, verdict.message
 
@@ -383,8 +384,6 @@ def test_an_edit_that_makes_a_mistake_of_the_right_answer_is_no_slip():
     def inputs(dtype):
         yield {"x": torch.tensor([[0.3, 0.7, 0.3]], dtype=dtype)}
 
-    halving = Exercise(
-        "0.4", "Halving", eighths, inputs, {"half": wrong_half}, gradients=False
-    )
+    halving = made_up(eighths, inputs, wrong={"half": wrong_half}, gradients=False)
     verdict = grade(halving, eighths_of_something_else)
     assert not verdict.solved and verdict.mistake is None, verdict.message

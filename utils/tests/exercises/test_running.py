@@ -1,87 +1,56 @@
 """What an answer did is seen, whatever it did; and nothing of it stays."""
 
 import functools
-import linecache
 import os
 import random
+import re
 import signal
 import threading
 import warnings
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
 from utils.exercises import running
-from utils.exercises.engine import WITHOUT_NAN, Exercise, grade, is_untouched, randn
+from utils.exercises.engine import WITHOUT_NAN, grade, is_untouched, randn
 from utils.exercises.running import default_device
+from utils.tests.helpers import made_up, written
 
 X = {"x": randn(3, 4, seed=0, dtype=torch.float32)}
 
 
 def verdict(reference, answer, *trials, gradients=True):
     """Return the verdict on an answer, on the same inputs in both precisions."""
-    inputs = trials or (X,)
-    exercise = Exercise("0.0", "", reference, lambda dtype: inputs, {}, gradients)
-    return grade(exercise, answer)
-
-
-def cell(source: str):
-    """Return the `answer` that a notebook's cell defines, with its lines on record."""
-    file = "/tmp/ipykernel_0/cell.py"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    names = {"torch": torch}
-    exec(compile(source, file, "exec"), names)
-    return names["answer"]
+    return grade(made_up(reference, *trials or (X,), gradients=gradients), answer)
 
 
 # --- edits ------------------------------------------------------------------------
 
 
-def edits_data(x):
-    x.data -= 1
-    return x * 2 + 2
-
-
-def edits_a_little(x):
-    x.data *= 1.001
-    return x * 2 / 1.001
-
-
-def edits_numpy(x):
-    x.detach().numpy()[0] = 0
-    return x * 2
-
-
-def edits_back_and_forth(x):
-    return x.mul_(2).div_(2) * 2
-
-
-def edits_a_list(xs):
-    xs.append(1)
-    return xs[0] * 2
-
-
-def edits_in_a_dict(xs):
-    xs["a"].zero_()
-    return 2.0
-
-
 @pytest.mark.parametrize(
-    "answer", [edits_data, edits_a_little, edits_numpy, edits_back_and_forth]
+    "body",
+    [
+        "x.data -= 1; return x * 2 + 2",
+        "x.data *= 1.001; return x * 2 / 1.001",
+        "x.detach().numpy()[0] = 0; return x * 2",
+        "return x.mul_(2).div_(2) * 2",
+    ],
 )
-def test_an_edit_is_seen_however_it_is_made(answer):
-    found = verdict(lambda x: x * 2, answer)
+def test_an_edit_is_seen_however_it_is_made(body):
+    found = verdict(lambda x: x * 2, written(body))
     assert "edits its argument `x` in place" in found.message and not found.solved
 
 
 def test_an_edit_inside_a_list_or_dict_is_seen():
-    found = verdict(lambda xs: xs[0] * 2, edits_a_list, {"xs": [X["x"]]})
-    assert "edits its argument `xs`" in found.message
-    found = verdict(lambda xs: 2.0, edits_in_a_dict, {"xs": {"a": X["x"].clone()}})
-    assert "edits its argument `xs`" in found.message
-    found = verdict(max, lambda xs: xs.sort() or xs[-1], {"xs": [3, 1, 2]})
-    assert "edits its argument `xs`" in found.message
+    for reference, body, x in (
+        (lambda x: x[0] * 2, "x.append(1); return x[0] * 2", [X["x"]]),
+        (lambda x: 2.0, "x['a'].zero_(); return 2.0", {"a": X["x"].clone()}),
+        (max, "x.sort(); return x[-1]", [3, 1, 2]),
+    ):
+        found = verdict(reference, written(body), {"x": x})
+        assert "edits its argument `x`" in found.message
     assert verdict(len, lambda xs: len(xs), {"xs": [3, float("nan")]}).solved
 
 
@@ -115,20 +84,6 @@ def softmax(x):
     return x.softmax(-1)
 
 
-def detached(x):
-    return x.softmax(-1).detach()
-
-
-def first_row_detached(x):
-    x = x.softmax(-1)
-    return torch.cat([x[:1].detach(), x[1:]])
-
-
-def one_entry_detached(x):
-    y = x.softmax(-1).flatten()
-    return torch.cat([y[:4], y[4:5].detach(), y[5:]]).view(x.shape)
-
-
 def zeros(x):
     return x * 0
 
@@ -150,9 +105,14 @@ def test_a_nan_that_is_thrown_away_counts_where_none_may_arise():
 def test_no_part_of_a_gradient_is_overlooked():
     """A softmax sums to 1: the gradient of its sum is 0, detached or not."""
     x = {"x": randn(3, 3, seed=0, dtype=torch.float32)}
-    assert "`x` is not: none arrives" in verdict(softmax, detached, x).message
-    for answer in (first_row_detached, one_entry_detached):
-        found = verdict(softmax, answer, x)
+    found = verdict(softmax, lambda x: softmax(x).detach(), x)
+    assert "`x` is not: none arrives" in found.message
+    for body in (
+        "x = x.softmax(-1); return torch.cat([x[:1].detach(), x[1:]])",
+        "y = x.softmax(-1).flatten()\n"
+        "return torch.cat([y[:4], y[4:5].detach(), y[5:]]).view(x.shape)",
+    ):
+        found = verdict(softmax, written(body), x)
         assert "the gradient of `x` is not: at [" in found.message, found.message
 
 
@@ -177,19 +137,13 @@ def test_a_backward_that_raises_is_judged(error):
     assert "overwritten" not in found.message
 
 
-def overwrites(x):
-    return x.softmax(-1).exp_().log_()
-
-
 def test_overwritten_is_said_where_the_error_says_so():
-    found = verdict(softmax, overwrites)
+    found = verdict(softmax, lambda x: x.softmax(-1).exp_().log_())
     assert "a tensor was overwritten" in found.message
     for line in ("w[w < 0] = 0", "w /= 1", "w.clamp_(0)", "y = w.mul_(1)"):
-        one = cell(f"def answer(x):\n    w = x.softmax(-1)\n    {line}\n    return w")
+        one = written(f"w = x.softmax(-1); {line}; return w")
         assert f"In line 3: {line}\n" in verdict(softmax, one).message
-    two = cell(
-        "def answer(x):\n    w = x.softmax(-1)\n    w /= 1\n    w /= 1\n    return w"
-    )
+    two = written("w = x.softmax(-1); w /= 1; w /= 1; return w")
     assert "In line" not in verdict(softmax, two).message
 
 
@@ -227,10 +181,9 @@ def test_odd_answers_are_judged_not_thrown(answer, says):
 
 
 def test_an_error_shows_the_learners_own_line():
-    lines = "def helper(x):", "    return x.view(7, 7)", "answer = helper"
-    found = verdict(softmax, cell("\n".join(lines)))
+    found = verdict(softmax, written("return x.view(7, 7)"))
     assert "\n  In line 2: return x.view(7, 7)\n" in found.message
-    called = cell("def answer(x):\n    y = x\n    return torch.cat(y, 5)")
+    called = written("y = x; return torch.cat(y, 5)")
     assert "\n  In line 3: return torch.cat(y, 5)\n" in verdict(softmax, called).message
 
 
@@ -238,9 +191,8 @@ def test_without_source_no_line_is_invented():
     names = {}
     exec("def answer(x):\n    return 1 / 0", names)
     assert "In line" not in verdict(softmax, names["answer"]).message
-    assert (
-        "In line" not in verdict(softmax, len).message + verdict(softmax, exec).message
-    )
+    for other in (len, exec):
+        assert "In line" not in verdict(softmax, other).message
 
 
 # --- nothing stays ----------------------------------------------------------------
@@ -257,6 +209,10 @@ def sets_everything(x):
     random.seed(7)
     np.random.seed(7)
     warnings.simplefilter("error")
+    os.chdir("/")
+    plt.rcParams["lines.linewidth"] = 9
+    np.seterr(all="raise")
+    np.set_printoptions(precision=1)
     torch.set_grad_enabled(True)
     return x.softmax(-1)
 
@@ -274,6 +230,10 @@ def settings():
         "random": random.getstate(),
         "numpy": np.random.get_state()[1].tolist(),
         "warnings": list(warnings.filters),
+        "folder": os.getcwd(),
+        "plots": plt.rcParams.copy(),
+        "errors": np.geterr(),
+        "arrays": np.get_printoptions(),
     }
 
 
@@ -304,48 +264,20 @@ def test_the_notebooks_default_dtype_does_not_matter():
 # --- hidden state -----------------------------------------------------------------
 
 
-def counts():
-    calls = []
-
-    def answer(x):
-        calls.append(1)
-        return x * (1 if len(calls) <= 2 else 2)
-
-    return answer
+COUNTS = "calls.append(x.dtype); return x * (1 if len(calls) <= 2 else 2)"
+WRONG_AND_COUNTS = "calls.append(1); return x + len(calls)"
+REMEMBERS = """
+again = x.dtype == torch.float64 and torch.float64 in calls
+calls.append(x.dtype)
+return x + 1 if again else x * 1"""
 
 
-def wrong_and_counts():
-    calls = []
-
-    def answer(x):
-        calls.append(1)
-        return x + len(calls)
-
-    return answer
-
-
-def remembers_the_second_input():
-    seen = []
-
-    def answer(x):
-        again = x.dtype == torch.float64 and any(y is torch.float64 for y in seen)
-        seen.append(x.dtype)
-        return x + 1 if again else x * 1
-
-    return answer
-
-
-@pytest.mark.parametrize("make", [counts, wrong_and_counts, remembers_the_second_input])
-def test_a_second_call_that_differs_is_noticed(make):
-    trials = [{"x": X["x"].to(dtype)} for dtype in (torch.float32, torch.float64)]
-    exercise = Exercise(
-        "0.0",
-        "",
-        lambda x: x * 1,
-        lambda d: [t for t in trials if t["x"].dtype == d],
-        {},
-    )
-    found = grade(exercise, make())
+@pytest.mark.parametrize("body", [COUNTS, WRONG_AND_COUNTS, REMEMBERS])
+def test_a_second_call_that_differs_is_noticed(body):
+    answer = written(body)
+    answer.__globals__["calls"] = []
+    exercise = made_up(lambda x: x * 1, lambda dtype: [{"x": X["x"].to(dtype)}])
+    found = grade(exercise, answer)
     assert "Called again with the same inputs" in found.message and not found.solved
 
 
@@ -355,9 +287,8 @@ def test_the_second_round_prints_nothing(capsys):
 
 
 def test_random_numbers_are_the_same_in_every_round():
-    assert verdict(
-        lambda x: torch.rand(2) + 0 * x[0, :2], lambda x: torch.rand(2) + 0 * x[0, :2]
-    ).solved
+    first, second = (lambda x: torch.rand(2) + 0 * x[0, :2] for _ in range(2))
+    assert verdict(first, second).solved
 
 
 def test_no_two_inputs_get_the_same_random_numbers():
@@ -378,36 +309,25 @@ def test_no_two_inputs_get_the_same_random_numbers():
 alarm = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM here")
 
 
-def endless(x):
-    while True:
-        pass
-
-
-def endless_and_deaf(x):
-    while True:
-        try:
-            while True:
-                pass
-        except Exception:
-            continue
+ENDLESS = "while True: x = x"
+DEAF = """
+while True:
+    try:
+        while True: pass
+    except Exception:
+        continue"""
 
 
 @alarm
-@pytest.mark.parametrize("answer", [endless, endless_and_deaf])
-def test_an_endless_answer_is_stopped(monkeypatch, answer):
+@pytest.mark.parametrize("body", [ENDLESS, DEAF])
+def test_an_endless_answer_is_stopped_and_shows_its_line(monkeypatch, body):
     monkeypatch.setattr(running, "LIMIT", 0.2)
     before = signal.getsignal(signal.SIGALRM)
-    found = verdict(softmax, answer)
+    found = verdict(softmax, written(body))
     assert "had not finished after 0.2 seconds" in found.message and not found.solved
+    assert re.search(r"In line \d: while True:|In line 7: continue", found.message)
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-
-
-@alarm
-def test_an_endless_answer_shows_its_line(monkeypatch):
-    monkeypatch.setattr(running, "LIMIT", 0.2)
-    found = verdict(softmax, cell("def answer(x):\n    while True:\n        x = x"))
-    assert "In line 2: while True:" in found.message or "In line 3:" in found.message
 
 
 @alarm
@@ -415,7 +335,7 @@ def test_an_endless_backward_is_stopped(monkeypatch):
     class Endless(Fails):
         @staticmethod
         def backward(ctx, grad):
-            endless(grad)
+            written(ENDLESS)(grad)
 
     monkeypatch.setattr(running, "LIMIT", 0.2)
     found = verdict(lambda x: x * 2, lambda x: Endless.apply(x, None))
@@ -425,7 +345,7 @@ def test_an_endless_backward_is_stopped(monkeypatch):
 def test_the_stop_button_works():
     def interrupted(x):
         os.kill(os.getpid(), signal.SIGINT)
-        endless(x)
+        written(ENDLESS)(x)
 
     with pytest.raises(KeyboardInterrupt):
         verdict(softmax, interrupted)
