@@ -428,18 +428,10 @@ whole_layer.wrong(
     lambda x, q, k, v, o, H: multi_head_attention(x, q, k, v, o.mT, H),
 )
 whole_layer.wrong(
-    "queries and keys swapped",
-    "Rows of the scores are queries: the roles of w_q and w_k differ.",
+    "w_q, w_k and w_v in other roles",
+    "w_q makes the queries, w_k the keys, w_v the values, and each its own.",
     lambda x, q, k, v, o, H: multi_head_attention(x, k, q, v, o, H),
-)
-whole_layer.wrong(
-    "keys and values swapped",
-    "w_k makes what is compared, w_v what is mixed.",
     lambda x, q, k, v, o, H: multi_head_attention(x, q, v, k, o, H),
-)
-whole_layer.wrong(
-    "one map in two roles",
-    "Three maps for three roles: here two of them are the same.",
     lambda x, q, k, v, o, H: multi_head_attention(x, q, k, k, o, H),
     lambda x, q, k, v, o, H: multi_head_attention(x, q, q, v, o, H),
     lambda x, q, k, v, o, H: multi_head_attention(x, q, q, q, o, H),
@@ -447,9 +439,7 @@ whole_layer.wrong(
 whole_layer.wrong(
     "no output projection",
     "w_o mixes what the heads have returned.",
-    lambda x, q, k, v, o, H: multi_head_attention(
-        x, q, k, v, torch.eye(len(q)).to(x), H
-    ),
+    lambda x, q, k, v, o, H: merge_heads(heads_of(x, q, k, v, H)),
 )
 whole_layer.wrong(
     "x as it came", "No word has attended to any other.", lambda x, *_: x.clone()
@@ -468,20 +458,18 @@ whole_layer.wrong(
 )
 
 
-@whole_layer.wrong(
+whole_layer.wrong(
     "size of the heads taken from x",
     "The heads share out the rows of w_q; x may have another number of features.",
+    lambda x, q, k, v, o, H: merge_heads(heads_of(x, q, k, v, H)).view(x.shape) @ o.mT,
 )
-def _(x, w_q, w_k, w_v, w_o, num_heads):
-    shape = (*x.shape[:2], num_heads, x.shape[2] // num_heads)
-    heads = heads_of(x, w_q, w_k, w_v, 1, lambda y, _: y.view(shape).transpose(1, 2))
-    return merge_heads(heads) @ w_o.mT
 
 
 @whole_layer.wrong("size of the heads taken from x")
 def _(x, w_q, w_k, w_v, w_o, num_heads):
-    heads = heads_of(x, w_q, w_k, w_v, num_heads)
-    return heads.transpose(1, 2).reshape(x.shape) @ w_o.mT
+    shape = (*x.shape[:2], num_heads, x.shape[2] // num_heads)
+    heads = heads_of(x, w_q, w_k, w_v, 1, lambda y, _: y.view(shape).transpose(1, 2))
+    return merge_heads(heads) @ w_o.mT
 
 
 def cut_first(cut):
