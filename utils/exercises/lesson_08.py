@@ -189,9 +189,9 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
 
 previous.wrong(
     "reads the next token",
-    "All keys that may be read get the same score: the queries ask for the position "
-    "after, which the mask hides, or for features that no key has. Row i of the query "
-    "matrix must ask for position i - 1.",
+    "All visible keys get the same score: the queries ask for the position after, "
+    "which the mask hides, or for features that no key has. Row i of the query matrix "
+    "must ask for position i - 1.",
     lambda *sizes: previous_head(*sizes, back=-1),
     lambda head, *sizes: previous_head(  # the last one asks for nothing
         lambda q, k, v: head(q.triu(), k, v), *sizes, back=-1
@@ -275,8 +275,8 @@ def _back(ids: Tensor, *offsets: int) -> Tensor:
     return torch.isin(position[:, None] - position, torch.tensor(offsets))
 
 
-def _copies(ids):
-    return _spread(_matches(ids))
+def _copies(ids: Tensor, rest: Callable | None = None) -> Tensor:
+    return _spread(_matches(ids), rest and rest(ids))
 
 
 def _nearest_copy(ids):
@@ -326,10 +326,9 @@ class _FixedNumberBack:
         self.right = torch.ones(64)  # at each number, the share of the worst text
 
     def __call__(self, ids):
-        if len(_distances(ids)):
-            asked = _matches(ids).any(-1).sum()
-            right = torch.bincount(_distances(ids), minlength=64) / asked
-            self.right = torch.minimum(self.right, right)
+        asked = _matches(ids).any(-1).sum()
+        right = torch.bincount(_distances(ids), minlength=64) / asked
+        self.right = torch.fmin(self.right, right)  # NaN: nothing was asked
         return _spread(_back(ids, int(self.right[1:].argmax()) + 1))
 
 
@@ -351,9 +350,7 @@ INDUCTION_HEADS = {
     "a head that attends to all copies": _copies,
     "a head that attends to the nearest copy": _nearest_copy,
     "a head that attends to the first copy": _first_copy,
-    "a head that rests on the first token": lambda ids: _spread(
-        _matches(ids), _first_token(ids).bool()
-    ),
+    "a head that rests on the first token": partial(_copies, rest=_first_token),
     "a head with 0.8 on the copies": _mixture(0.8, _evenly),
     "a head with 0.53 on the copies": _mixture(0.53, _first_token),
 }
@@ -364,18 +361,13 @@ IMPOSTORS = {
     "a head that knows the first of your periods alone": _OnePeriod(),
     "a head that looks at most 15 back": partial(_near, far=_evenly),
     "a head with 0.45 on far copies": partial(_near, far=_mixture(0.45, _first_token)),
-    "a head that attends to its token + 1": lambda ids: _spread(
-        ids[:, None] + 1 == ids
-    ),
+    "a head that looks for its token + 1": lambda ids: _spread(ids[:, None] + 1 == ids),
     "a previous-token head": lambda ids: _spread(_back(ids, 1)),
     "a duplicate-token head": lambda ids: _spread(_same(ids)),
     "a head that is one token late": lambda ids: _spread(F.pad(_matches(ids), (1, -1))),
     "a head that attends to the first token": _first_token,
     "a head that attends evenly": _evenly,
     "a head with 0.3 on the copies": _mixture(0.3, _evenly),
-    "a head with 0.3 on the copies, 0.7 on the first token": _mixture(
-        0.3, _first_token
-    ),
     "a head with 0.47 on the copies": _mixture(0.47, _first_token),
     "a head that finds copies at the end alone": lambda ids: torch.cat(
         [_evenly(ids)[:-2], _copies(ids)[-2:]]

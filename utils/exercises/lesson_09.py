@@ -1,0 +1,792 @@
+"""Exercises of notebook 09: words from pieces, a choice tested, an interval, others."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from utils.exercises.engine import Exercise, randn
+from utils.exercises.unnamed import Unnamed
+
+IMPORTS = """\
+import torch
+import torch.nn.functional as F
+"""
+
+# --- 9.1: weights between words, from weights between pieces --------------------------
+
+
+def _table(how: str, word_of: Tensor, words: int, dtype: torch.dtype) -> Tensor:
+    """Return how much of a piece goes to a word, (pieces, words).
+
+    how: "sum": all of it; "mean": its share; "first", "last": all of one piece.
+    """
+    belongs = F.one_hot(word_of + 1, words + 1)[:, 1:].to(dtype)
+    if how == "mean":
+        return belongs / belongs.sum(dim=0).clamp(min=1)
+    if how == "first":
+        return belongs * (belongs.cumsum(dim=0) == 1)
+    if how == "last":
+        return belongs * (belongs.flip(0).cumsum(dim=0).flip(0) == 1)
+    return belongs
+
+
+def _mapped(attention, word_of, words, reads, read) -> Tensor:
+    left, right = (_table(h, word_of, words, attention.dtype) for h in (reads, read))
+    return left.mT @ attention @ right
+
+
+def word_map(attention: Tensor, word_of: Tensor, words: int) -> Tensor:
+    """The reference: the sum over the pieces read, the mean over those that read."""
+    return _mapped(attention, word_of, words, "mean", "sum")
+
+
+def maps(dtype):
+    cases = [
+        (3, [-1, 0, 0, 1, -1], 2),
+        (2, [-1, 0, 1, 1, 1, 2, 3, 3, -1], 4),
+        (1, [-1, 0, 1, 2, -1], 3),
+        (4, [-1, 0, 0, 0, -1], 1),
+        (2, [-1, 0, 2, 2, 3, -1], 4),  # word 1 has no piece
+        (5, [-1, 0, 1, 1, 2, 2, 2, 4, -1, -1, -1], 6),  # padding; two without pieces
+        (2, [-1, 0, 0, 0, 0, 1, -1], 2),
+        (3, [0, 1, 1, 2], 3),  # no [CLS], no [SEP]
+        (2, [-1, 0, 1, 0, -1], 2),  # word 0 stands on both sides of word 1
+    ]
+    for seed, (heads, word_of, words) in enumerate(cases):
+        scores = randn(heads, len(word_of), len(word_of), seed=seed, dtype=dtype) * 2
+        attention = scores.softmax(dim=-1)
+        if seed == 1:  # not contiguous
+            attention = attention.mT.contiguous().mT
+        yield {"attention": attention, "word_of": torch.tensor(word_of), "words": words}
+
+
+pieces = Exercise("9.1", "From pieces to words", word_map, maps, gradients=False)
+
+pieces.wrong(
+    "the mean of what is read",
+    "A word is read as much as all its pieces together: sum over them. A mean would "
+    "make long words look unread.",
+    lambda *given: _mapped(*given, "mean", "mean"),
+)
+pieces.wrong(
+    "the sum of what reads",
+    "A word reads once, not once per piece: take the mean over the pieces that read, "
+    "or rows sum to more than 1.",
+    lambda *given: _mapped(*given, "sum", "sum"),
+)
+pieces.wrong(
+    "mean and sum exchanged",
+    "The other way round: the mean belongs to the pieces that read (rows), the sum to "
+    "the pieces that are read (columns).",
+    lambda *given: _mapped(*given, "sum", "mean"),
+)
+for one in ("first", "last"):
+    pieces.wrong(
+        "one piece for the word",
+        "All pieces of a word read, and all are read; here one stands for the word.",
+        lambda *given, one=one: _mapped(*given, one, "sum"),
+        lambda *given, one=one: _mapped(*given, one, one),
+        lambda *given, one=one: _mapped(*given, "mean", one),
+    )
+
+
+def _marked(mark, attention, word_of, words, reads=True, read=True, own=False):
+    """Return the map with [CLS] and [SEP] in the word that `mark` makes of -1.
+
+    reads, read: on which side they are in it; own: still divided by its own pieces.
+    """
+    belongs, wrong = (
+        _table("sum", of, words, attention.dtype) for of in (word_of, mark(word_of))
+    )
+    left, right = wrong if reads else belongs, wrong if read else belongs
+    count = (belongs if own else left).sum(dim=0).clamp(min=1)
+    return (left / count).mT @ attention @ right
+
+
+for where in ({}, {"read": False}, {"reads": False}, {"own": True}):
+    pieces.wrong(
+        "[CLS] and [SEP] counted",
+        "-1 is no word; as an index it is the last one, which now has [CLS] and [SEP].",
+        lambda attention, word_of, words, where=where: _marked(
+            lambda of: of % words, attention, word_of, words, **where
+        ),
+    )
+    pieces.wrong(
+        "[CLS] and [SEP] in the first word",
+        "-1 is no word; clamp makes it the first one, which now has [CLS] and [SEP].",
+        lambda *given, where=where: _marked(
+            lambda of: of.clamp(min=0), *given, **where
+        ),
+    )
+pieces.wrong(
+    "[CLS] and [SEP] as a word",
+    "The first column of one_hot(word_of + 1, words + 1) belongs to [CLS] and [SEP]: "
+    "drop it, and no other.",
+    lambda a, word_of, words: word_map(a, word_of + 1, words + 1),
+    lambda a, word_of, words: word_map(a, word_of + 1, words + 1)[:, :-1, :-1],
+)
+pieces.wrong(
+    "first and last piece cut off",
+    "-1 says what belongs to no word, not the place: there may be padding behind "
+    "[SEP], or no [CLS] at all.",
+    lambda a, word_of, words: word_map(a[:, 1:-1, 1:-1], word_of[1:-1], words),
+    lambda a, word_of, words: word_map(
+        a[:, 1:-1, 1:-1], word_of[1:-1].clamp(min=0), words
+    ),
+)
+
+
+pieces.wrong(
+    "words without pieces left out",
+    "A word without pieces keeps its place in the map, with zeros.",
+    lambda a, word_of, words: word_map(a, word_of, int(word_of.max()) + 1),
+)
+
+
+@pieces.wrong(
+    "shared out anew",
+    "What is missing to 1 went to [CLS] and [SEP]: leave it missing, or a head that "
+    "reads them alone would look as busy as any.",
+)
+def _(attention, word_of, words):
+    found = word_map(attention, word_of, words)
+    total = found.sum(dim=-1, keepdim=True)
+    return found / torch.where(total > 0, total, 1)
+
+
+@pieces.wrong("shared out anew")
+def _(attention, word_of, words):
+    kept = attention * (word_of >= 0)
+    return word_map(kept / kept.sum(dim=-1, keepdim=True), word_of, words)
+
+
+pieces.wrong(
+    "rows and columns exchanged",
+    "Rows are the words that read, columns those that are read.",
+    lambda *given: word_map(*given).mT,
+    lambda attention, *words: word_map(attention.mT, *words),
+)
+pieces.wrong(
+    "divided by no pieces",
+    "A word without pieces is divided by 0 and becomes NaN; its row is zeros.",
+    lambda a, word_of, words: word_map(a, word_of, words).masked_fill(
+        ~torch.isin(torch.arange(words), word_of)[:, None], torch.nan
+    ),
+)
+
+# --- 9.2: the test that tells an honest report from one that has peeked ---------------
+
+
+def _reported(procedure: Callable, first: Tensor, other: Tensor) -> float:
+    both = (first, other)
+    tables = all(isinstance(x, Tensor) and x.dim() == 2 and x.numel() for x in both)
+    if not tables or first.shape[1] != other.shape[1]:
+        raise ValueError(
+            "report takes two tensors (arcs, heads), each with one arc at least and "
+            "with the same heads."
+        )
+    return float(procedure(first.double(), other.double()))
+
+
+def _accuracy(table):
+    return table.mean(dim=0)  # (heads,)
+
+
+def _honest(first, other):
+    return _accuracy(other)[_accuracy(first).argmax()]
+
+
+def _two_best(first, other):
+    best = _accuracy(first).topk(min(2, first.shape[1])).indices
+    return _accuracy(other)[best].max()
+
+
+class _FirstCall:
+    """Repeats, in `how`, its first call: the head, the last head, the honest number."""
+
+    known = None
+
+    def __init__(self, how: Callable):
+        self.how = how
+
+    def __call__(self, first, other):
+        if self.known is None:
+            head = _accuracy(first).argmax().item()
+            self.known = (head, first.shape[1] - 1, _honest(first, other))
+        return self.how(_accuracy(other), *self.known)
+
+
+REPORTS = {
+    "an honest one": _honest,
+    "one that chooses on the other part": lambda a, b: _accuracy(b).max(),
+    "one that chooses on both parts": lambda a, b: _accuracy(b)[
+        _accuracy(torch.cat([a, b])).argmax()
+    ],
+    "one that reports on the first part": lambda a, b: _accuracy(a).max(),
+    "one that reports on both parts": lambda a, b: _honest(a, torch.cat([a, b])),
+    "one that reports the better of two numbers": lambda a, b: max(
+        _honest(a, a), _honest(a, b)
+    ),
+    "one that takes head 0": lambda a, b: _accuracy(b)[0],
+    "one that takes the worst head of the other part": lambda a, b: _accuracy(b).min(),
+    "one that keeps the head it chose at its first call": _FirstCall(
+        lambda accuracy, head, last, number: accuracy[min(head, len(accuracy) - 1)]
+    ),
+    "one that keeps the place of the head it chose first": _FirstCall(
+        lambda accuracy, head, last, number: accuracy[
+            round(head / max(last, 1) * (len(accuracy) - 1))
+        ]
+    ),
+    "one that returns the number of its first call again": _FirstCall(
+        lambda accuracy, head, last, number: number
+    ),
+    "one that takes the mean of the heads": lambda a, b: b.mean(),
+    "one that exchanges the parts": lambda a, b: _honest(b, a),
+    "one that lets the other part decide between two": _two_best,
+    "one that takes the best of each part, and their mean": lambda a, b: (
+        (_accuracy(a).max() + _accuracy(b).max()) / 2
+    ),
+    "an honest one in single precision": lambda a, b: _honest(a, b).float(),
+    "one that chooses by the mean of both accuracies": lambda a, b: _accuracy(b)[
+        (_accuracy(a) + _accuracy(b)).argmax()
+    ],
+    "an honest one that takes the last of equals": lambda a, b: _honest(
+        a.flip(1), b.flip(1)
+    ),
+}
+
+
+def reports(dtype):
+    for name, procedure in REPORTS.items() if dtype == torch.float32 else ():
+        yield {"report": Unnamed(name, partial(_reported, procedure))}
+
+
+def _tables(first: tuple, other: tuple) -> tuple[Tensor, Tensor]:
+    """Return two tables of 10 arcs in which head i is right on first[i], other[i]."""
+    arcs = torch.arange(10)[:, None]
+    return tuple((arcs < torch.tensor(hits)).double() for hits in (first, other))
+
+
+def _near(x: float, y: float) -> bool:
+    return abs(x - y) < 1e-6
+
+
+ONE, TWO = ((3, 7, 6, 1), (2, 4, 6, 9)), ((1, 2, 9, 8), (2, 9, 3, 6))
+
+
+def honest_test(report: Callable) -> bool:
+    """The reference: on two pairs of tables no other procedure is right."""
+    return _near(report(*_tables(*ONE)), 0.4) and _near(report(*_tables(*TWO)), 0.3)
+
+
+peeking = Exercise("9.2", "Write the test", honest_test, reports, gradients=False)
+
+peeking.wrong(
+    "lets all pass, as a share does",
+    "All of them pass: each returns a share between 0 and 1. Make tables in which you "
+    "know the right one.",
+    lambda report: 0 <= report(*_tables(*ONE)) <= 1,
+)
+peeking.wrong(
+    "lets nothing pass",
+    "Honest ones fail, too. Make tables by hand in which you know the one right "
+    "number, and compare with it.",
+    lambda report: False,
+)
+peeking.wrong(
+    "True and False exchanged",
+    "Turn it round: True for honest ones, False for others.",
+    lambda report: not honest_test(report),
+)
+peeking.wrong(
+    "no tolerance",
+    "An honest number is rounded, in single precision most of all: allow 1e-6.",
+    lambda report: report(*_tables(*ONE)) == 0.4 and report(*_tables(*TWO)) == 0.3,
+)
+peeking.wrong(
+    "the tables exchanged",
+    "The first table is the one on which a head is chosen; you expect the number of an "
+    "honest report with the two tables exchanged.",
+    lambda report: _near(report(*_tables(*ONE[::-1])), 0.7),
+    lambda report: _near(report(*_tables(*ONE[::-1])), 0.4),
+)
+peeking.wrong(
+    "not above the first",
+    "By chance an honest number may be above that of the first part; and one that has "
+    "peeked may be below. Compare with the one right number.",
+    lambda report: report(*_tables(*ONE)) < 0.7,
+    lambda report: report(*_tables(*ONE)) < 0.7 + 1e-6,
+)
+
+
+def _is_none_of(*numbers: float) -> Callable:
+    return lambda report: not any(_near(report(*_tables(*ONE)), n) for n in numbers)
+
+
+peeking.wrong(
+    "compares one number",
+    "That excludes one way of peeking, and there are many: an honest report has one "
+    "number, so ask whether this is it.",
+    _is_none_of(0.9),
+    _is_none_of(0.9, 0.7),
+    _is_none_of(0.9, 0.7, 0.6),
+)
+
+
+def _asks(*pairs) -> Callable:
+    """Return a test that is right on each pair: (number of heads, place), and hits.
+
+    hits: how often the head at that place is right in both parts, then those behind it.
+    """
+
+    def test(report):
+        for (heads, place), hits in pairs:
+            columns = (*hits, *[(1, 0)] * heads)[:heads]
+            columns = (*columns[heads - place :], *columns[: heads - place])
+            if not _near(report(*_tables(*zip(*columns))), hits[0][1] / 10):
+                return False
+        return True
+
+    return test
+
+
+DEFICIENT = {  # tables that a procedure passes which peeks
+    "equal parts": (
+        "Two equal parts give one number, whoever chose on which: they must differ.",
+        ((7, 7), (5, 5), (3, 3)),
+    ),
+    "one head best in both": (
+        "The same head is best in both parts: who chooses on the wrong one finds it, "
+        "too. Let another head win in the other part.",
+        ((7, 5), (6, 3), (3, 2)),
+        ((7, 9), (6, 5), (4, 2)),
+    ),
+    "as good in both parts": (
+        "The right head is as good in both parts: who reports on the first one finds "
+        "that number, too. Let them differ.",
+        ((6, 6), (4, 9)),
+    ),
+    "no close second that is better in the other": (
+        "No head that was nearly as good in the first part is better in the other: who "
+        "lets the other part decide between the two best is not found. Make one.",
+        ((6, 3), (2, 1), (1, 9)),
+        ((9, 4), (4, 2), (1, 5)),  # nor is another one best in both together
+    ),
+    "the choice of both is the choice of the first": (
+        "In the two parts together the same head wins. Let a head be so much better in "
+        "the other part that it wins in both together.",
+        ((9, 4), (5, 6)),
+    ),
+}
+for name, (why, *tables) in DEFICIENT.items():
+    for (in_first, in_other), *behind in tables:
+        hits = ((in_first, in_other), *behind)
+        lower = ((in_first - (in_first == in_other), in_other - 1), *behind)
+        peeking.wrong(
+            name,
+            why,
+            _asks(((3, 0), hits)),
+            _asks(((4, 1), hits)),
+            _asks(((4, 2), hits), ((4, 1), hits)),
+            _asks(((4, 2), hits), ((4, 1), lower)),
+        )
+
+SOUND, OTHER = ((7, 2), (6, 9)), ((8, 4), (7, 9))
+peeking.wrong(
+    "the right head in one place",
+    "The right head stands in one place in all your tables, and who never chooses may "
+    "take it, too. Make a second pair in which it stands elsewhere.",
+    *(_asks((at, SOUND)) for at in ((2, 0), (2, 1), (4, 0), (4, 1))),
+    *(_asks((at, SOUND), (at, OTHER)) for at in ((2, 0), (2, 1), (4, 0), (4, 1))),
+    _asks(((4, 1), SOUND), ((5, 1), OTHER)),
+    _asks(((3, 2), SOUND), ((5, 4), OTHER)),
+)
+peeking.wrong(
+    "the same number each time",
+    "The right number is the same in all your tables, and a report passes that always "
+    "returns it: let the right numbers differ, and none be the lowest of its table.",
+    _asks(((4, 0), SOUND), ((4, 1), SOUND)),
+    _asks(((2, 0), SOUND), ((2, 1), SOUND)),
+)
+peeking.wrong(
+    "the lowest number is right",
+    "The right head is the worst of the other part in all your tables: who takes the "
+    "worst one is not found.",
+    _asks(((2, 0), SOUND), ((2, 1), OTHER)),
+)
+
+# --- 9.3: an interval of sentences, not of arcs ---------------------------------------
+
+
+def _ends(accuracies: Tensor, low=0.025, high=0.975, **how) -> Tensor:
+    ends = torch.tensor([low, high], dtype=accuracies.dtype)
+    return accuracies.nanquantile(ends, **how).float()
+
+
+def _by_sentence(accuracies: Callable, ends: Callable = _ends) -> Callable:
+    """Return an answer: the ends of accuracies(hits, arcs, drawn), one for each draw.
+
+    hits, arcs: of each sentence, the arcs that are right, and all of them.
+    """
+
+    def answer(right, sentence, drawn):
+        zeros = torch.zeros(drawn.shape[1], dtype=torch.float64)
+        both = right.double(), torch.ones(len(right), dtype=torch.float64)
+        hits, arcs = (zeros.index_add(0, sentence, each) for each in both)
+        return ends(accuracies(hits, arcs, drawn))
+
+    return answer
+
+
+def _accuracies(hits, arcs, drawn):
+    """Return the accuracy of each draw; NaN: a draw without any arc."""
+    return hits[drawn].sum(dim=1) / arcs[drawn].sum(dim=1)
+
+
+def interval(right: Tensor, sentence: Tensor, drawn: Tensor) -> Tensor:
+    """The reference: with a sentence all its arcs are drawn, as often as it is."""
+    return _by_sentence(_accuracies)(right, sentence, drawn)
+
+
+def draws(dtype):
+    if dtype != torch.float32:  # whole numbers and bools: the same in both
+        return
+    shapes = [(12, 40, 50), (30, 25, 80), (5, 60, 40), (4, 3, 60), (60, 200, 100)]
+    for seed, (sentences, arcs, count) in enumerate(shapes):
+        generator = torch.Generator().manual_seed(seed)
+        sentence = torch.randint(sentences, (arcs,), generator=generator)
+        if seed != 2:
+            sentence = sentence.sort().values
+        easy = torch.rand(sentences, generator=generator)[sentence]
+        right = torch.rand(arcs, generator=generator) < easy
+        drawn = torch.randint(sentences, (count, sentences), generator=generator)
+        yield {"right": right, "sentence": sentence, "drawn": drawn}
+    few = torch.randint(6, (40, 6), generator=torch.Generator().manual_seed(9))
+    fewer = torch.tensor([0, 0, 1, 1] + [2] * 96)[:, None].expand(-1, 3).clone()
+    two = torch.tensor([[0, 1, 1, 4, 2, 3, 3], [4, 4, 2, 5, 6, 0, 1]])
+    for right, sentence, drawn in (
+        ([1, 1, 0, 0, 1], [0, 0, 0, 3, 3], few),  # some draws have no arc
+        ([1, 1, 1, 0], [0, 0, 0, 1], fewer),  # nearly all have none
+        ([1, 1, 1, 0], [0, 1, 1, 4], two),  # fewer draws than sentences
+    ):
+        right = torch.tensor(right).bool()
+        yield {"right": right, "sentence": torch.tensor(sentence), "drawn": drawn}
+
+
+repair = Exercise("9.3", "Repair the interval", interval, draws, gradients=False)
+
+repair.wrong(
+    "arcs drawn",
+    "This draws arcs, as if those of one sentence were independent; they succeed and "
+    "fail together, and the interval becomes too narrow. Draw sentences.",
+    lambda right, sentence, drawn: _ends(
+        right.double()[drawn % len(right)].mean(dim=1)
+    ),
+)
+repair.wrong(
+    "each sentence weighs alike",
+    "A sentence with ten arcs counts ten times as much as one with one: add up hits "
+    "and arcs, then divide.",
+    _by_sentence(lambda hits, arcs, drawn: (hits / arcs)[drawn].nanmean(1)),
+    _by_sentence(lambda hits, arcs, drawn: (hits / arcs.clamp(1))[drawn].mean(1)),
+    _by_sentence(lambda hits, arcs, drawn: (hits / arcs)[drawn].mean(1)),
+)
+
+
+@repair.wrong(
+    "one arc of each sentence",
+    "`x[sentence] += right` keeps one arc of each sentence: repeated places are added "
+    "once. `index_add` and `bincount` add them all.",
+)
+def _(right, sentence, drawn):
+    hits = torch.zeros(drawn.shape[1], dtype=torch.float64)
+    hits[sentence] += right
+    arcs = torch.bincount(sentence, minlength=len(hits)).double()
+    return _ends(_accuracies(hits, arcs, drawn))
+
+
+@repair.wrong("one arc of each sentence")
+def _(right, sentence, drawn):
+    hits, arcs = torch.zeros(2, drawn.shape[1], dtype=torch.float64)
+    hits[sentence] += right
+    arcs[sentence] += 1
+    return _ends(_accuracies(hits, arcs, drawn))
+
+
+@_by_sentence
+def _once(hits, arcs, drawn):
+    among = F.one_hot(drawn, len(arcs)).amax(dim=1).double()
+    return (among @ hits) / (among @ arcs)
+
+
+repair.wrong(
+    "drawn twice, counted once",
+    "A sentence that is drawn twice brings its arcs twice.",
+    _once,
+)
+for empty in (0.0, 0.5, 1.0):
+    repair.wrong(
+        "an empty draw counts",
+        "A draw without any arc has no accuracy: leave it out, give it no number.",
+        _by_sentence(lambda *given, empty=empty: _accuracies(*given).nan_to_num(empty)),
+    )
+repair.wrong(
+    "an empty draw counts",
+    _by_sentence(
+        _accuracies, lambda x: _ends(x) * (1 if x.isfinite().all() else torch.nan)
+    ),
+)
+repair.wrong(
+    "divided by all arcs",
+    "A draw has not as many arcs as all sentences together: divide by its own.",
+    _by_sentence(lambda hits, arcs, drawn: hits[drawn].sum(1) / arcs.sum()),
+    _by_sentence(
+        lambda hits, arcs, drawn: (
+            (hits / arcs.sum())[drawn].sum(1) + 0 * _accuracies(hits, arcs, drawn)
+        )  # NaN for empty draws
+    ),
+)
+repair.wrong(
+    "divided by sentences",
+    "That is hits per sentence; the accuracy is hits per arc.",
+    _by_sentence(lambda hits, arcs, drawn: hits[drawn].mean(1)),
+)
+repair.wrong(
+    "90 %",
+    "95 % lie between the quantiles 0.025 and 0.975; between these lie 90 %.",
+    _by_sentence(_accuracies, partial(_ends, low=0.05, high=0.95)),
+)
+repair.wrong(
+    "the lowest and the highest",
+    "They move with the number of draws. Take the quantiles 0.025 and 0.975.",
+    _by_sentence(_accuracies, partial(_ends, low=0.0, high=1.0)),
+)
+
+
+def _without_interpolation(accuracies):
+    found = accuracies[~accuracies.isnan()].sort().values
+    return torch.stack([found[int(at * len(found))] for at in (0.025, 0.975)]).float()
+
+
+repair.wrong(
+    "no interpolation",
+    "The ends may lie between two draws: interpolate, as torch.quantile does.",
+    _by_sentence(_accuracies, _without_interpolation),
+    _by_sentence(_accuracies, partial(_ends, interpolation="nearest")),
+)
+
+
+def _normal(accuracies):
+    found = accuracies[~accuracies.isnan()]
+    return (found.mean() + 1.96 * found.std() * torch.tensor([-1, 1])).float()
+
+
+repair.wrong(
+    "a normal distribution supposed",
+    "Mean ± 1.96 standard deviations supposes one; asked are the quantiles of the draws.",
+    _by_sentence(_accuracies, _normal),
+)
+repair.wrong(
+    "the higher end first",
+    "The lower end comes first.",
+    lambda *given: interval(*given).flip(0),
+)
+
+# --- 9.4: how many of a sentence's neighbours stay ------------------------------------
+
+
+def _cosines(x: Tensor, y: Tensor | None = None) -> Tensor:
+    return F.normalize(x, dim=-1) @ F.normalize(x if y is None else y, dim=-1).mT
+
+
+def _others(similar: Tensor, itself: float = -torch.inf) -> Tensor:
+    """Return the similarities with this number on the diagonal."""
+    return similar.fill_diagonal_(itself)
+
+
+def _nearest(similar: Tensor, k: int) -> Tensor:
+    return similar.topk(k, dim=-1).indices  # (sentences, k)
+
+
+def _in_both(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, :, None] == b[:, None, :]).any(dim=-1)
+
+
+def _stay(before, after, k, similar, then=None, nearest=_nearest, same=_in_both):
+    """Return the share of the nearest before that are the same ones after.
+
+    similar, then: how similar sentences are before, and after, if otherwise.
+    """
+    a, b = nearest(similar(before), k), nearest((then or similar)(after), k)
+    return same(a, b).float().mean(dim=-1)
+
+
+def _right(x: Tensor) -> Tensor:
+    return _others(_cosines(x))
+
+
+def kept(before: Tensor, after: Tensor, k: int) -> Tensor:
+    """The reference: for each sentence, the share of its k nearest that stay."""
+    return _stay(before, after, k, _right)
+
+
+def vectors(dtype):
+    """Yield trials in which no rounding decides who is the k-th nearest."""
+    if dtype != torch.float32:
+        return
+    sizes = [(12, 6, 3, 0.3), (60, 8, 5, 0.5), (8, 4, 1, 0.3), (20, 16, 4, 1.5)]
+    sizes += [(6, 3, 5, 0.5), (25, 5, 7, 0.2)]
+    for seed, (count, dim, k, noise) in zip((0, 50, 2, 3, 4, 298), sizes):
+        lengths = 0.3 + torch.arange(count)[:, None] % 4  # not of length 1
+        before = randn(count, dim, seed=seed, dtype=dtype) + 0.4
+        after = before + noise * randn(count, dim, seed=50 + seed, dtype=dtype)
+        if seed == 50:  # nothing may be added to a length
+            lengths[::3] = 0.01
+        if seed == 3:  # neither contiguous
+            before, after = before.mT.contiguous().mT, after.mT.contiguous().mT
+        yield {"before": before * lengths, "after": after * lengths.flip(0), "k": k}
+    # two that point exactly the same way, until they part
+    before = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
+    after = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
+    yield {"before": before, "after": after, "k": 1}
+    # nearly opposite: a neighbour all the same, as there are but two others
+    before = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [0.0, 1.0]])
+    after = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    yield {"before": before, "after": after, "k": 2}
+
+
+stay = Exercise("9.4", "Who keeps its neighbours?", kept, vectors, gradients=False)
+
+
+def _one_more(before, after, k):
+    return _stay(before, after, min(k + 1, len(before)), _cosines)
+
+
+stay.wrong(
+    "itself among its neighbours",
+    "Each sentence is its own nearest neighbour, before and after: leave it out.",
+    lambda *given: _stay(*given, _cosines),
+    lambda *given: _stay(*given, _cosines, _right),
+    lambda *given: _stay(*given, _right, _cosines),
+    _one_more,
+    lambda before, after, k: _one_more(before, after, k) * min(k + 1, len(before)) / k,
+)
+stay.wrong(
+    "the first of the list left out",
+    "The first of the list is not always the sentence itself: another may point the "
+    "same way. Put -inf on the diagonal.",
+    lambda *given: _stay(
+        *given, _cosines, nearest=lambda x, k: x.topk(k + 1).indices[:, 1:]
+    ),
+    lambda *given: _stay(
+        *given, _cosines, nearest=lambda x, k: x.argsort(descending=True)[:, 1 : k + 1]
+    ),
+)
+stay.wrong(
+    "zeros on the diagonal",
+    "A cosine of 0 is not the smallest: many are below. Put -inf on the diagonal.",
+    lambda *given: _stay(*given, lambda x: _others(_cosines(x), 0.0)),
+)
+
+
+def _dots(x: Tensor) -> Tensor:
+    return _others(x @ x.mT)
+
+
+stay.wrong(
+    "dot products",
+    "Vectors are not of length 1, and long ones win every dot product: divide by the "
+    "lengths.",
+    lambda *given: _stay(*given, _dots),
+    lambda *given: _stay(*given, _dots, _right),
+    lambda *given: _stay(*given, _right, _dots),
+)
+stay.wrong(
+    "features divided, not sentences",
+    "That divides each feature by its size over the sentences: divide each vector by "
+    "its own length, along the last axis.",
+    lambda *given: _stay(*given, lambda x: _dots(F.normalize(x, dim=0))),
+)
+stay.wrong(
+    "signs lost",
+    "Vectors that point in opposite ways are no neighbours: keep the cosine's sign.",
+    lambda *given: _stay(*given, lambda x: _others(_cosines(x).abs())),
+)
+stay.wrong(
+    "a mean subtracted",
+    "A cosine is asked for, without subtracting a mean; that would be a correlation.",
+    lambda *given: _stay(*given, lambda x: _right(x - x.mean(dim=0))),
+    lambda *given: _stay(*given, lambda x: _right(x - x.mean(dim=-1, keepdim=True))),
+)
+stay.wrong(
+    "distances of vectors of any length",
+    "Vectors are not of length 1, and two that point the same way may lie far apart: "
+    "compare directions, by the cosine.",
+    lambda *given: _stay(*given, lambda x: _others(-torch.cdist(x, x))),
+)
+stay.wrong(
+    "the order counted",
+    "Two neighbours that change places are still both neighbours: compare sets.",
+    lambda *given: _stay(*given, _right, same=torch.eq),
+)
+stay.wrong(
+    "the neighbours of all",
+    "`isin` looks for a number in *all* rows: compare row by row.",
+    lambda *given: _stay(*given, _right, same=torch.isin),
+)
+stay.wrong(
+    "the farthest",
+    "Those are the least similar ones; neighbours are the most similar.",
+    lambda *given: _stay(*given, lambda x: _others(-_cosines(x))),
+    lambda *given: _stay(*given, lambda x: -_cosines(x)),
+)
+stay.wrong(
+    "yes or no",
+    "A share is asked for: how many stay, not whether one does, or all do.",
+    lambda *given: (kept(*given) > 0).float(),
+    lambda *given: (kept(*given) == 1).float(),
+)
+stay.wrong(
+    "two models mixed",
+    "Compare before with before, and after with after.",
+    lambda before, *after: _stay(
+        before, *after, _right, lambda x: _others(_cosines(before, x))
+    ),
+    lambda before, *after: _stay(
+        before, *after, _right, lambda x: _others(_cosines(x, before))
+    ),
+)
+stay.wrong(
+    "the share of the union",
+    "That is the share of all that were neighbours before or after; asked is the share "
+    "of the k that were neighbours before.",
+    lambda *given: kept(*given) / (2 - kept(*given)),
+)
+stay.wrong(
+    "the mean of all",
+    "One number for each sentence; take the mean later.",
+    lambda *given: kept(*given).mean(),
+)
+stay.wrong(
+    "divided by another number",
+    "A sentence has k neighbours: divide by k, not by k + 1, by 1 or by all sentences.",
+    lambda before, after, k: kept(before, after, k) * k / (k + 1),
+    lambda before, after, k: kept(before, after, k) * k,
+    lambda before, after, k: kept(before, after, k) * k / len(before),
+    lambda before, after, k: kept(before, after, k) * k / (len(before) - 1),
+)
+stay.wrong(
+    "the nearest only",
+    "That asks for the nearest one alone; asked are the k nearest.",
+    lambda before, after, k: kept(before, after, 1),
+)
+stay.wrong(
+    "one too few",
+    "One neighbour too few: after the sentence itself is left out, k must remain.",
+    lambda before, after, k: kept(before, after, max(k - 1, 1)),
+)
+
+EXERCISES = (pieces, peeking, repair, stay)
