@@ -21,7 +21,7 @@ Looking at heads:
 
 On the page:
   plotting.py       house style, show(figure, caption), heat maps, grids of heads
-  viewer.py         the interactive viewer (its script: viewer.js, its style: viewer.css)
+  viewer.py         the interactive viewer (viewer.js its script, viewer.css its style)
   benchmark.py      speed as a ratio, measured only after an equality check
   exercises/        check, progress, answer, and the exercises of each lesson
   tests/            the tests of all this

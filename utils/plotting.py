@@ -305,7 +305,7 @@ def _positions_that_fit(ax: Axes) -> int:
 
 
 def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str]:
-    """The labels of an axis by the cell that they name: words, or `most` positions."""
+    """Return the labels of an axis by their cells: words, or `most` positions."""
     if tokens is False:
         return {}
     if tokens is not None:
