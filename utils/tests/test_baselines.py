@@ -251,6 +251,7 @@ def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
     assert best_of(second).tolist() == pytest.approx([0.4, 0.4, 0.4])
     holes = torch.tensor([[math.nan, 0.2], [math.nan, math.nan]])
     assert best_of(holes)[0].item() == pytest.approx(0.2)
+    assert best_of(torch.tensor([[0.9, 0.5], [math.nan, 0.5]]))[0].item() > 0.8
     for wrong in ((), (first[:, 0],), (first, first[:2])):
         with pytest.raises((RuntimeError, ValueError, IndexError)):
             best_of(*wrong)

@@ -194,7 +194,7 @@ def test_a_head_that_attends_to_the_tree_is_right_everywhere(batch_tokens, batch
 
 
 def test_too_long_sentences_are_named_and_left_out():
-    reading, whole = gold_reading(ALL, max_length=12), gold_reading(ALL)
+    reading, whole = gold_reading(ALL, max_length=10), gold_reading(ALL)
     assert reading.too_long() == [1]
     assert (reading.most[1] == -1).all() and (reading.pieces[1] == 0).all()
     assert 1 not in arcs_of(reading, "to head").sentence
