@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from utils import data
-from utils.data import IGNORED, first_token, python_docs, repeated_tokens, tokens_back
+from utils.data import (
+    IGNORED,
+    copy_first_token,
+    python_docs,
+    repeated_tokens,
+    tokens_back,
+)
 
 
 def generator(seed=0):
@@ -17,10 +23,11 @@ TASKS = {
     "repeated_tokens": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9)),
     "distinct": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9), distinct=True),
     "tokens_back": lambda g: tokens_back(g, 16, 20, 30, back=3),
-    "first_token": lambda g: first_token(g, 16, 20, 30),
+    "copy_first_token": lambda g: copy_first_token(g, 16, 20, 30),
     "words": lambda g: WORDS.batch(g, 16, 20),
     "characters": lambda g: CHARACTERS.batch(g, 16, 20),
 }
+EMPTY = data.Corpus("words", [data.UNKNOWN], torch.arange(0), torch.arange(0))
 WORDS, CHARACTERS = python_docs("words"), python_docs("characters")
 BOTH = pytest.mark.parametrize("corpus", [WORDS, CHARACTERS], ids=lambda c: c.unit)
 
@@ -38,9 +45,8 @@ def test_a_task_is_its_seed(task):
 
 def test_the_same_numbers_on_every_machine():
     """Whole numbers from a generator do not depend on the processor."""
-    assert first_token(generator(), 1, 8, 100)[0].tolist() == [
-        [44, 39, 33, 60, 63, 79, 27, 3]
-    ]
+    ids, _ = copy_first_token(generator(), 1, 8, 100)
+    assert ids.tolist() == [[44, 39, 33, 60, 63, 79, 27, 3]]
     ids, _ = repeated_tokens(generator(), 1, 8, 100, periods=(2, 5))
     assert ids.tolist() == [[44, 39, 33, 60, 63, 44, 39, 33]]
 
@@ -55,8 +61,6 @@ def test_distinct_tokens_tell_the_next_one():
         assert wanted[:-1] == [IGNORED] * period + row[period + 1 :]
         periods.add(period)
     assert periods == {3, 4, 5, 6, 7, 8, 9}
-    with pytest.raises(ValueError, match="10 distinct tokens.*there are 9"):
-        repeated_tokens(generator(), 2, 24, 9, periods=(3, 10), distinct=True)
 
 
 def test_repeated_tokens_repeat():
@@ -86,29 +90,29 @@ def test_tokens_back(back):
         assert torch.equal(targets[:, i], wanted)
 
 
-def test_first_token():
-    ids, targets = first_token(generator(), 4, 10, 9)
+def test_copy_first_token():
+    ids, targets = copy_first_token(generator(), 4, 10, 9)
     assert all(torch.equal(targets[:, i], ids[:, 0]) for i in range(10))
 
 
 @pytest.mark.parametrize(
     "error, says, call",
     [
-        (TypeError, "generator is 0; give", lambda: first_token(0, 1, 2, 3)),
-        (ValueError, "vocab_size is 0", lambda: first_token(generator(), 1, 2, 0)),
+        (ValueError, "vocab_size is 0", lambda: copy_first_token(generator(), 1, 2, 0)),
         (ValueError, "back is -1", lambda: tokens_back(generator(), 1, 2, 3, back=-1)),
-        (
-            ValueError,
-            "longest period is 3; it must be at least 4",
-            lambda: repeated_tokens(generator(), 1, 2, 3, periods=(4, 3)),
-        ),
+        (ValueError, "longest period is 3; it must be at least 4",
+         lambda: repeated_tokens(generator(), 1, 2, 3, periods=(4, 3))),
+        (ValueError, "10 distinct tokens, but vocab_size is 9",
+         lambda: repeated_tokens(generator(), 2, 9, 9, periods=(3, 10), distinct=1)),
         (ValueError, "unit is 'letters'", lambda: python_docs("letters")),
-        (ValueError, "least is 0", lambda: python_docs(least=0)),
         (ValueError, "part is 'test'", lambda: WORDS.windows(8, "test")),
         (ValueError, "length is 0", lambda: WORDS.windows(0)),
         (ValueError, "do not fit", lambda: WORDS.batch(generator(), 1, 10**6)),
+        (ValueError, "ids are -1 to -1; give 0 to", lambda: WORDS.decode([-1])),
+        (ValueError, "ids are 0 to 9; give 0 to 0", lambda: EMPTY.decode([0, 9])),
+        (ValueError, "ids are 9 to 9", lambda: EMPTY.decode(torch.tensor([9]))),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused(error, says, call):
     with pytest.raises(error, match=says):
         call()
@@ -158,8 +162,8 @@ def test_the_vocabulary_is_made_of_the_training_part_alone(corpus):
 
 
 def test_the_vocabulary_does_not_know_what_only_validation_says():
-    corpus = data.make_corpus("one two one two", " three three three", least=1)
-    assert corpus.vocab == [data.UNKNOWN, " one", " two", "one"]
+    corpus = data.make_corpus(" one two one two four", " three three three")
+    assert corpus.vocab == [data.UNKNOWN, " one", " two"]  # and not " four", once
     assert corpus.validation.tolist() == [0, 0, 0]
     assert corpus.encode(" two three").tolist() == [2, 0]
     assert corpus.encode("").shape == (0,) and corpus.decode([]) == ""
@@ -174,40 +178,28 @@ def rows_of(ids, length):
 def test_no_window_leaves_its_part(corpus, part):
     """Every window is a run of its part, next token included; so none crosses."""
     ids = getattr(corpus, part)[:600]
-    few = data.Corpus(corpus.unit, corpus.vocab, **{
-        name: ids if name == part else torch.full((600,), -7)
-        for name in ("train", "validation")
-    })  # fmt: skip
-    runs = rows_of(ids, 9)
-    for inputs, targets in (
-        few.batch(generator(), 20_000, 8, part),
-        few.windows(8, part),
-    ):
+    few = {"train": torch.full((600,), -7), "validation": torch.full((600,), -7)}
+    few = data.Corpus(corpus.unit, corpus.vocab, **(few | {part: ids}))
+    found = [few.windows(8, part)]
+    found += [few.batch(generator(), 20_000, 8)] if part == "train" else []
+    for inputs, targets in found:
         rows = torch.cat([inputs, targets[:, -1:]], dim=1)
-        assert {tuple(row) for row in rows.tolist()} <= runs
+        assert {tuple(row) for row in rows.tolist()} <= rows_of(ids, 9)
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    drawn, _ = few.batch(generator(), 20_000, 8, part)
-    starts = {tuple(row) for row in drawn.tolist()}
-    assert starts == rows_of(ids[:-1], 8)  # and every window can be drawn
+    if part == "train":  # and every window can be drawn
+        assert {tuple(row) for row in inputs.tolist()} == rows_of(ids[:-1], 8)
 
 
-def test_batches_are_of_the_training_part_unless_said():
+def test_which_part_is_taken_unless_said():
     corpus = data.Corpus("words", [], torch.zeros(50).long(), torch.ones(50).long())
     assert (corpus.batch(generator(), 9, 5)[1] == 0).all()
-    assert (corpus.batch(generator(), 9, 5, "validation")[1] == 1).all()
-    assert (corpus.windows(5)[0] == 1).all() and (
-        corpus.windows(5, "train")[0] == 0
-    ).all()
+    assert (corpus.windows(5)[0] == 1).all()
+    assert (corpus.windows(5, "train")[0] == 0).all()
 
 
-def test_windows_cover_the_part_once():
-    corpus = data.Corpus("words", [], torch.arange(3), torch.arange(23))
+@pytest.mark.parametrize("size, rows", [(23, 4), (21, 4), (20, 3), (6, 1)])
+def test_windows_cover_the_part_once(size, rows):
+    corpus = data.Corpus("words", [], torch.arange(3), torch.arange(size))
     inputs, targets = corpus.windows(5)
-    assert inputs.flatten().tolist() == list(range(20))
-    assert targets.flatten().tolist() == list(range(1, 21))
-    assert data.Corpus("", [], torch.arange(3), torch.arange(21)).windows(5)[
-        0
-    ].shape == (4, 5)
-    assert data.Corpus("", [], torch.arange(3), torch.arange(20)).windows(5)[
-        0
-    ].shape == (3, 5)
+    assert inputs.flatten().tolist() == list(range(5 * rows))
+    assert targets.flatten().tolist() == list(range(1, 5 * rows + 1))

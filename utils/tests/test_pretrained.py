@@ -73,16 +73,13 @@ def test_the_real_model_loads_without_network(no_network, capfd):
 @pytest.mark.parametrize("first", range(4))
 def test_the_first_copy_in_order_is_taken(first, monkeypatch, tmp_path):
     asked = []
+    for index, name in enumerate(FINDERS):
 
-    def finder(index):
-        def find():
+        def find(index=index):
             asked.append(index)
             return tmp_path / str(index) if index >= first else None
 
-        return find
-
-    for index, name in enumerate(FINDERS):
-        monkeypatch.setattr(pretrained, name, finder(index))
+        monkeypatch.setattr(pretrained, name, find)
     assert pretrained.find_minilm() == tmp_path / str(first)
     assert asked == list(range(first + 1))  # so the hub only when all else has failed
 
@@ -145,86 +142,59 @@ def test_the_download_is_pinned_and_takes_no_pickle(monkeypatch):
     }
 
 
-def test_one_flipped_bit_is_refused(monkeypatch, tmp_path):
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """A folder with links to the real files, which MINILM_DIR names."""
     folder = copy_by_links(tmp_path / "mine")
+    monkeypatch.setenv("MINILM_DIR", str(folder))
+    return folder
+
+
+def refused(match):
+    with pytest.raises(ValueError, match=match) as caught:
+        pretrained.load_minilm()
+    return str(caught.value)
+
+
+def test_one_flipped_bit_is_refused(folder):
     path = folder / "model.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     replace(path, data)
-    monkeypatch.setenv("MINILM_DIR", str(folder))
-    with pytest.raises(ValueError, match="SHA-256") as caught:
-        pretrained.load_minilm()
-    assert str(path) in str(caught.value) and pretrained.SHA256 in str(caught.value)
+    said = refused("SHA-256")
+    assert str(path) in said and pretrained.SHA256 in said
 
 
-def test_another_model_is_refused(monkeypatch, tmp_path):
-    folder = copy_by_links(tmp_path / "mine")
-    config = (folder / "config.json").read_bytes()
-    layers = b'"num_hidden_layers": 6'
-    assert layers in config
-    replace(folder / "config.json", config.replace(layers, layers[:-1] + b"12"))
-    monkeypatch.setenv("MINILM_DIR", str(folder))
-    with pytest.raises(ValueError, match="'num_hidden_layers': 12"):
-        pretrained.load_minilm()
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "vocab_size",
-        "max_position_embeddings",
-        "hidden_act",
-        "layer_norm_eps",
-    ],
-)
-def test_every_field_that_changes_the_result_is_compared(field, tmp_path):
-    config = json.loads((pretrained.find_minilm() / "config.json").read_bytes())
-    del config[field]
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=field) as caught:
-        pretrained._config(path)
-    assert str(path) in str(caught.value)
+@pytest.mark.parametrize("field", pretrained.SHAPE)
+def test_every_field_that_changes_the_result_is_compared(field, folder):
+    path = folder / "config.json"
+    config = json.loads(path.read_bytes())
+    assert config[field] == pretrained.SHAPE[field] and len(pretrained.SHAPE) == 8
+    replace(path, json.dumps(config | {field: 13}).encode())
+    assert str(path) in refused(f"'{field}': 13")
 
 
 @pytest.mark.parametrize("text", ['{"hidden_size": 38', "", "[384]", "null", "\xff"])
-def test_a_broken_config_is_named(text, monkeypatch, tmp_path):
-    folder = copy_by_links(tmp_path / "mine")
+def test_a_broken_config_is_named(text, folder):
     replace(folder / "config.json", text.encode("latin-1"))
-    monkeypatch.setenv("MINILM_DIR", str(folder))
-    with pytest.raises(ValueError, match="JSON") as caught:
-        pretrained.load_minilm()
-    assert f"Delete {folder / 'config.json'}" in str(caught.value)
+    assert f"Delete {folder / 'config.json'}" in refused("JSON")
 
 
-def swap(vocabulary: dict[str, int]) -> None:
-    cat, dog = vocabulary["cat"], vocabulary["dog"]
-    vocabulary.update(cat=dog, dog=cat)
-
-
-def rename(vocabulary: dict[str, int]) -> None:
-    vocabulary["katze"] = vocabulary.pop("cat")
-
-
-def append(vocabulary: dict[str, int]) -> None:
-    vocabulary["katze"] = len(vocabulary)
-
-
-@pytest.mark.parametrize("change", [swap, rename, append])
-def test_another_vocabulary_is_refused(change, monkeypatch, tmp_path):
-    folder = copy_by_links(tmp_path / "mine")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda words: words.update(cat=words["dog"], dog=words["cat"]),
+        lambda words: words.update(katze=words.pop("cat")),
+        lambda words: words.update(katze=len(words)),
+    ],
+    ids=["exchanged", "renamed", "one more"],
+)
+def test_another_vocabulary_is_refused(change, folder):
     tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
     change(tokenizer["model"]["vocab"])
     replace(folder / "tokenizer.json", json.dumps(tokenizer).encode())
-    monkeypatch.setenv("MINILM_DIR", str(folder))
-    with pytest.raises(ValueError, match="vocabulary") as caught:
-        pretrained.load_minilm()
-    assert str(folder) in str(caught.value)
-    assert "pip install --force-reinstall" in str(caught.value)
+    said = refused("vocabulary")
+    assert str(folder) in said and "pip install --force-reinstall" in said
 
 
 class Bomb:
@@ -237,11 +207,9 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_beside_the_weights_is_not_touched(monkeypatch, tmp_path):
-    folder = copy_by_links(tmp_path / "mine")
+def test_a_pickle_beside_the_weights_is_not_touched(folder, tmp_path):
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
     (folder / "pytorch_model.bin").write_bytes(bomb)
-    monkeypatch.setenv("MINILM_DIR", str(folder))
     pretrained.load_minilm()
     assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)  # the bomb is live
