@@ -139,6 +139,11 @@ STABLE = "e = (x - x.amax(dim=-1, keepdim=True)).exp(); "
         ("return (x, x).exp()", "a tuple taken for a tensor", "several things"),
         # what cannot be claimed is not named
         ("return x * math.nan", None, "are NaN"),
+        (
+            "return torch.where(x < x.amax(-1, True), math.nan, x.log_softmax(-1))",
+            None,
+            "are NaN",
+        ),
         ("return x / 0", None, "are infinite"),
         ("return x.softmax(-1) if x.abs().max() < 30 else x.log_softmax(-1)", None, ""),
         (
@@ -189,7 +194,9 @@ def smoothed_twice(p):
 )
 def test_infinite_outputs_are_compared_too(body, name):
     p = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.9, 0.1, 0.0, 0.0]])
-    wrong = {"not smoothed": not_smoothed, "smoothed twice": smoothed_twice}
+    wrong = {"smoothed twice": smoothed_twice}
+    if name:
+        wrong[name] = not_smoothed
     exercise = made_up(losses, {"x": p}, wrong=wrong, gradients=False)
     verdict = grade(exercise, written(body))
     assert not verdict.solved and verdict.mistake == name, verdict.message
