@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask, padding_mask
 from utils.models import Block, CausalLM
-from utils.nulls import untrained_copy
+from utils.baselines import untrained_copy
 from utils.positions import Rotary
 from utils.recording import record_attention
 from utils.tests.helpers import SCHEMES, B, E, H, L, V, gradients, randn, scheme_of
