@@ -246,7 +246,7 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
         (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
         (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
         (ValueError, "dropout is 2", lambda: Block(E, H, dropout=2.0)),
-        (ValueError, "num_heads must divide", lambda: Block(E, 3)),
+        (ValueError, "must divide embed_dim", lambda: Block(E, 3)),
         (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
         (ValueError, "norm_eps is nan", lambda: lm(norm_eps=float("nan"))),
         (TypeError, "position is <class .*Rotary'>; give an object",
