@@ -22,9 +22,12 @@ from torch import nn
 
 def sinusoids(positions: Tensor, embed_dim: int, base: float) -> Tensor:
     """The reference: (length, embed_dim), sine and cosine of each angle in turn."""
+    return _in_turn(_angles(positions, embed_dim, base))[:, :embed_dim]
+
+
+def _angles(positions, embed_dim, base):
     even = torch.arange(0, embed_dim, 2).to(positions.dtype)  # (pairs,)
-    angles = positions[:, None] / base ** (even / embed_dim)  # (length, pairs)
-    return _in_turn(angles)[:, :embed_dim]
+    return positions[:, None] / base ** (even / embed_dim)  # (length, pairs)
 
 
 def _in_turn(angles):
@@ -76,9 +79,7 @@ for name, exponents in {
     "odd size rounded up": lambda even, size: even / (size + size % 2),
     "odd size rounded down": lambda even, size: even / max(size - size % 2, 1),
 }.items():
-    why = (
-        "Divide by base^(2i / embed_dim); 2i counts 0, 2, 4, ..., embed_dim may be odd."
-    )
+    why = "Divide by base^(2i / embed_dim): 2i is 0, 2, 4, ..., embed_dim may be odd."
     sines.wrong(name, why, _sines(exponents))
 
 for name, waves in {
@@ -86,9 +87,7 @@ for name, waves in {
     "only sines": lambda a: a.sin().repeat_interleave(2, dim=1),
     "in two halves": lambda a: torch.cat([a.sin(), a.cos()], dim=1),
 }.items():
-    why = (
-        "Even features are sines, odd ones cosines: those of one angle are neighbours."
-    )
+    why = "Even features are sines, odd ones cosines: those of an angle are neighbours."
     sines.wrong(name, why, _sines(waves=waves))
 
 
@@ -104,9 +103,7 @@ for name, change in {
     "degrees": torch.deg2rad,
     "a 2π too many": lambda p: 2 * math.pi * p,
 }.items():
-    why = (
-        "Take the positions as they are given; the angles are in radians as they stand."
-    )
+    why = "Take the positions as they are given; the angles are in radians already."
     sines.wrong(name, why, _moved(change))
 
 sines.wrong(
@@ -114,72 +111,68 @@ sines.wrong(
     "The position is divided by base^(2i / embed_dim): later pairs turn more slowly.",
     _sines(angles=lambda positions, powers: positions[:, None] * powers),
 )
-for name, change in {
-    "base ignored": lambda p: p,
-    "positions and base of its own": lambda p: torch.arange(len(p)).to(p.dtype),
-}.items():
-    own = _moved(change)
-    why = "Positions and base are arguments here; code from elsewhere has its own."
-    sines.wrong(name, why, lambda p, size, base, own=own: own(p, size, 10000.0))
-
+sines.wrong(
+    "base ignored",
+    "The base is an argument: use it.",
+    lambda positions, size, base: sinusoids(positions, size, 10000.0),
+)
+sines.wrong(
+    "positions and base of its own",
+    "Positions and base are arguments here; code from elsewhere has its own.",
+    lambda p, size, base: sinusoids(torch.arange(len(p)).to(p.dtype), size, 10000.0),
+)
 sines.wrong(
     "divided after the power",
     "2i / embed_dim is the exponent as a whole: put it in brackets.",
-    lambda p, size, base: _in_turn(
-        p[:, None] / (base ** torch.arange(0, size, 2).to(p.dtype) / size)
-    )[:, :size],
+    lambda p, size, base: _sines(
+        exponents=lambda even, _: even,
+        angles=lambda q, powers: q[:, None] / (powers / size),
+    )(p, size, base),
 )
-for twice in (1, 2):
 
-    @sines.wrong(
-        "a frequency for every feature",
-        "Sine and cosine of a pair share a frequency; 2i is the even feature's number.",
-    )
-    def _(positions, embed_dim, base, twice=twice):
-        feature = torch.arange(embed_dim)
-        powers = base ** (twice * feature.to(positions.dtype) / embed_dim)
-        angles = positions[:, None] / powers
+
+def _of_every_feature(twice):
+    def answer(positions, embed_dim, base):
+        feature = torch.arange(embed_dim).to(positions.dtype)
+        angles = positions[:, None] / base ** (twice * feature / embed_dim)
         return torch.where(feature % 2 == 0, angles.sin(), angles.cos())
 
-
-for name, functions in {
-    "last sine lost": [
-        lambda p, size, base: sinusoids(p, size, base)[:, : size - size % 2],
-        lambda p, size, base: F.pad(
-            sinusoids(p, size, base)[:, : size - size % 2], (0, size % 2)
-        ),
-    ],
-    "one cosine too many": [
-        lambda p, size, base: _in_turn(
-            p[:, None] / base ** (torch.arange(0, size, 2).to(p.dtype) / size)
-        )
-    ],
-}.items():
-    why = (
-        "With an odd embed_dim the last sine stays, and it has no cosine: cut that off."
-    )
-    sines.wrong(name, why, *functions)
+    return answer
 
 
-@sines.wrong(
-    "cosines do not fit an odd size",
-    "With an odd embed_dim there is one cosine less than sines: cut one off.",
+sines.wrong(
+    "a frequency for every feature",
+    "Sine and cosine of a pair share a frequency; 2i is the even feature's number.",
+    _of_every_feature(twice=1),
+    _of_every_feature(twice=2),
 )
-def _(positions, embed_dim, base, dtype=None):
-    even = torch.arange(0, embed_dim, 2).to(positions.dtype)
-    angles = positions[:, None] / base ** (even / embed_dim)
-    table = torch.zeros(len(positions), embed_dim, dtype=dtype or positions.dtype)
+
+
+def _filled(positions, embed_dim, base):
+    angles = _angles(positions, embed_dim, base)
+    table = positions.new_zeros(len(positions), embed_dim)
     table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()
     return table
 
 
+for name, function in {
+    "last sine lost": lambda *args: sinusoids(*args)[:, : args[1] // 2 * 2],
+    "last sine zero": lambda p, size, base: F.pad(
+        sinusoids(p, size, base)[:, : size // 2 * 2], (0, size % 2)
+    ),
+    "one cosine too many": lambda *args: _in_turn(_angles(*args)),
+    "cosines do not fit an odd size": _filled,
+}.items():
+    why = "With an odd embed_dim the last sine has no cosine: cut one cosine off."
+    sines.wrong(name, why, function)
+
+
 def _single(turns):
-    """Return the reference with frequencies of exponents in single precision."""
+    """Return the reference with frequencies made of exponents in single precision."""
 
     def answer(positions, embed_dim, base):
-        exponents = torch.arange(0, embed_dim, 2) / embed_dim
-        angles = positions[:, None] * turns(exponents, base, positions.dtype)
-        return _in_turn(angles)[:, :embed_dim]
+        turning = turns(torch.arange(0, embed_dim, 2) / embed_dim, base)
+        return _in_turn(positions[:, None] * turning)[:, :embed_dim]
 
     return answer
 
@@ -188,10 +181,9 @@ sines.wrong(
     "exponents in single precision",
     "torch.arange(0, embed_dim, 2) / embed_dim is float32, whatever the positions are: "
     "write torch.arange(0, embed_dim, 2).to(positions.dtype) / embed_dim.",
-    _single(lambda exponents, base, dtype: 1 / (base**exponents).to(dtype)),
-    _single(lambda exponents, base, dtype: base**-exponents),
-    _single(lambda exponents, base, dtype: 1 / base**exponents),
-    _single(lambda exponents, base, dtype: (exponents * -math.log(base)).exp()),
+    _single(lambda exponents, base: base**-exponents),
+    _single(lambda exponents, base: 1 / base**exponents),
+    _single(lambda exponents, base: (exponents * -math.log(base)).exp()),
 )
 sines.wrong(
     "positions in columns",
@@ -423,7 +415,7 @@ def _verdict(
     sentences=slice(None), features=slice(None),
 ):  # fmt: skip
     """Compare what is added to x and to `short`, as far as the options let it."""
-    x = _text() if x is None else x
+    x = _text() if x is None else x.clone()
     short = _text(2, 15) * 2 if short is None else short
     before = x.clone()
     added = embed(x) - before
@@ -449,7 +441,7 @@ encodings = Exercise(
 
 def _asks(*texts, **options):
     """Return the reference on other texts, or with a part of its questions changed."""
-    return lambda embed: _verdict(embed, *(text.clone() for text in texts), **options)
+    return lambda embed: _verdict(embed, *texts, **options)
 
 
 def _on_a_copy(test):
@@ -457,15 +449,39 @@ def _on_a_copy(test):
 
 
 def _added(embed, x):
-    before = x.clone()
-    return embed(x.clone()) - before
+    return embed(x.clone()) - x
 
 
-encodings.wrong(
-    "says yes to all",
-    "Right and wrong ones return the same shape: look at what was added.",
-    lambda embed: embed(_text()).shape == _text().shape,
-)
+def _are_sines(rows):
+    return torch.allclose(rows, sinusoidal(LONGEST, EMBED_DIM), atol=1e-4)
+
+
+for name, functions in {
+    "says yes to all": [lambda embed: embed(_text()).shape == _text().shape],
+    "upside down": [lambda embed: not encoding_test(embed)],
+    "a shuffle": [
+        lambda embed: (
+            not _added(embed, _text(1)).allclose(
+                _added(embed, _text(1).flip(1)).flip(1), atol=1e-4
+            )
+        )
+    ],
+    "compared with the sines": [
+        _asks(apart=_are_sines),
+        _on_a_copy(_asks(apart=_are_sines)),
+    ],
+    "sentences not compared": [
+        lambda embed: _apart(_added(embed, _text())[0]),
+        _asks(sentences=slice(1)),
+    ],
+}.items():
+    encodings.wrong(
+        name,
+        "True means: at each place the same vector is added to all texts, whatever it "
+        "is, and no two places get the same one.",
+        *functions,
+    )
+
 encodings.wrong(
     "refuses right ones",
     "Right ones fail, too. If you compare exactly: (x + p) - x is p only up to "
@@ -479,155 +495,95 @@ encodings.wrong(
     _asks(atol=1e-8),
 )
 encodings.wrong(
-    "one sentence only",
-    "With a single sentence none can differ from another: take three, compare them all.",
-    _asks(_text(1), _text(1, 15) * 2),
-    _on_a_copy(_asks(_text(1), _text(1, 15) * 2)),
-)
-encodings.wrong(
-    "two sentences only",
-    "Only two sentences are compared: an encoding may be wrong from the third one on.",
-    _asks(sentences=slice(2)),
-    _asks(_text(2), _text(1, 15) * 2),
-)
-
-
-def _least_gap(rows, over_features):
-    gaps = over_features((rows[:, None] - rows).abs(), dim=-1)
-    return (gaps + torch.eye(len(rows))).min()
-
-
-encodings.wrong(
-    "single features compared",
-    "Vectors may differ in one feature and agree in another: compare them whole.",
-    _asks(features=slice(1)),
-    _asks(apart=lambda rows: _apart(rows[:, :1], 1e-4)),
-    _asks(apart=lambda rows: bool(_least_gap(rows, torch.amin) > 1e-6)),
-)
-encodings.wrong(
-    "zeros only",
-    "Of zeros one cannot see what is done to the words: try random x.",
-    _asks(_text() * 0, _text(2, 15) * 0),
-    _on_a_copy(_asks(_text() * 0, _text(2, 15) * 0)),
-)
-
-
-encodings.wrong(
-    "one length only",
-    "A place must get the same vector in a shorter text: try two lengths.",
-    _asks(short=_text(2) * 2),
-    _asks(_text(length=7), _text(2, 7) * 2),
-    _asks(short=_text()),
-    _on_a_copy(_asks(short=_text())),
-    _asks(short=_text()[:1], sentences=slice(1)),
-)
-encodings.wrong(
-    "distant places not compared",
-    "Places far apart may share a vector, up to rounding: compare all places of a text "
-    "of 40 words, with a small gap.",
-    _asks(_text(length=8), _text(2, 5) * 2),
-    _asks(apart=lambda rows: bool((rows[1:] - rows[:-1]).norm(dim=1).min() > 1e-2)),
-    _asks(apart=lambda rows: bool((rows[1:] - rows[0]).norm(dim=1).min() > 1e-2)),
-    _asks(apart=lambda rows: len(rows.unique(dim=0)) == LONGEST),
-)
-encodings.wrong(
-    "places not compared",
-    "Every place needs a vector of its own: compare the rows with each other.",
-    _asks(apart=lambda rows: True),
-    lambda embed: torch.allclose(*_added(embed, _text(2)), atol=1e-4),
-)
-encodings.wrong(
-    "sentences not compared",
-    "All sentences, and all texts, must get the same vectors: compare them, too.",
-    lambda embed: _apart(_added(embed, _text())[0]),
-    _asks(sentences=slice(1)),
-)
-encodings.wrong(
-    "a shuffle",
-    "A shuffle shows whether order is added at all, not whether it is right.",
-    lambda embed: (
-        not torch.allclose(embed(_text(1).flip(1)), embed(_text(1)).flip(1), atol=1e-4)
-    ),
-)
-
-
-def _are_sines(rows):
-    return torch.allclose(rows, sinusoidal(LONGEST, EMBED_DIM), atol=1e-4)
-
-
-encodings.wrong(
-    "compared with the sines",
-    "An encoding may be learned: ask for its properties, not for its numbers.",
-    _asks(apart=_are_sines),
-    _on_a_copy(_asks(apart=_are_sines)),
-)
-encodings.wrong(
     "tolerance too wide",
     "A wide tolerance hides small vectors: try atol=1e-4.",
     _asks(atol=1.0),
     _asks(atol=0.3),
 )
-encodings.wrong(
-    "gap too wide",
-    "Vectors may be small and still be different: ask for a smaller gap.",
-    _asks(apart=lambda rows: _apart(rows, 0.5)),
-)
-encodings.wrong(
-    "x not looked at afterwards",
-    "The caller still needs x: compare it with a copy made before the call.",
-    _on_a_copy(encoding_test),
-)
+for name, tests in {
+    "one sentence only": [_asks(_text(1), _text(1, 15) * 2)],
+    "two sentences only": [
+        _asks(sentences=slice(2)),
+        _asks(_text(2), _text(1, 15) * 2),
+    ],
+    "one batch size": [_asks(short=_text(3, 15) * 2)],
+    "zeros only": [_asks(_text() * 0, _text(2, 15) * 0)],
+    "one text for all": [
+        _asks(_text(1).repeat(3, 1, 1), _text(1)[:, :15].repeat(2, 1, 1)),
+        _asks(_text() * 0 + 1, _text(2, 15) * 0 + 1),
+    ],
+    "the same words twice": [_asks(_text(), _text()[:, :15])],
+    "one length only": [
+        _asks(short=_text(2) * 2),
+        _asks(_text(length=7), _text(2, 7) * 2),
+        _asks(short=_text()),
+        _asks(short=_text()[:1], sentences=slice(1)),
+    ],
+}.items():
+    encodings.wrong(
+        name,
+        "Compare all sentences of two inputs with each other: three long texts, and one "
+        "or two short ones, all of different random words.",
+        *tests,
+        *map(_on_a_copy, tests),
+    )
 
 
-@encodings.wrong(
-    "no copy made before",
-    "If embed edits x, embed(x) - x is not what was added: make a copy before.",
-)
-def _(embed):
+def _gaps(rows, over_features):
+    gaps = over_features((rows[:, None] - rows).abs(), dim=-1)
+    return bool((gaps + torch.eye(len(rows))).min() > 1e-6)
+
+
+def _smooth(rows):
+    far = torch.cdist(rows, rows)
+    return _apart(rows) and bool(far.diagonal(1).mean() < far.diagonal(10).mean())
+
+
+for name, tests in {
+    "places not compared": [
+        _asks(apart=lambda rows: True),
+        lambda embed: torch.allclose(*_added(embed, _text(2)), atol=1e-4),
+    ],
+    "distant places not compared": [
+        _asks(_text(length=8), _text(2, 5) * 2),
+        _asks(apart=lambda rows: bool((rows[1:] - rows[:-1]).norm(dim=1).min() > 1e-2)),
+        _asks(apart=lambda rows: bool((rows[1:] - rows[0]).norm(dim=1).min() > 1e-2)),
+        _asks(apart=lambda rows: len(rows.unique(dim=0)) == LONGEST),  # not rounded
+    ],
+    "single features compared": [
+        _asks(features=slice(1)),
+        _asks(apart=lambda rows: _apart(rows[:, :1], 1e-4)),
+        _asks(apart=lambda rows: _gaps(rows, torch.amin)),
+    ],
+    "directions compared": [
+        _asks(apart=lambda rows: _apart(F.normalize(rows, dim=-1)))
+    ],
+    "neighbours held to be alike": [_asks(apart=_smooth)],
+    "gap too wide": [_asks(apart=lambda rows: _apart(rows, 0.5))],
+}.items():
+    encodings.wrong(
+        name,
+        "Compare each of 40 places with every other, by the distance of whole vectors: "
+        "torch.cdist, which is more than 0.05 if the encoding is right.",
+        *tests,
+    )
+
+
+def _without_a_copy(embed):
     x, short = _text(), _text(2, 15) * 2
     added, less = embed(x) - x, embed(short) - short
     near = torch.allclose(less, added[:2, :15], atol=1e-4)
     return near and torch.allclose(added, added[:1], atol=1e-4) and _apart(added[0])
 
 
-encodings.wrong(
-    "one text for all",
-    "Where all texts, or all words, are the same, one cannot see what is done to the "
-    "words: give every text other words.",
-    _asks(_text(1).repeat(3, 1, 1), _text(1)[:, :15].repeat(2, 1, 1)),
-    _asks(_text() * 0 + 1, _text(2, 15) * 0 + 1),
-)
-encodings.wrong(
-    "one batch size",
-    "The neighbours must not matter: try batches of two sizes.",
-    _asks(short=_text(3, 15) * 2),
-)
-encodings.wrong(
-    "the same words twice",
-    "Texts of the same words cannot show what depends on the words: draw others.",
-    _asks(_text(), _text()[:, :15]),
-)
-encodings.wrong(
-    "directions compared",
-    "Vectors may point the same way and still be different: torch.cdist.",
-    _asks(apart=lambda rows: _apart(F.normalize(rows, dim=-1))),
-)
-
-
-def _smooth(distances):
-    return bool(distances.diagonal(1).mean() < distances.diagonal(10).mean())
-
-
-encodings.wrong(
-    "neighbours held to be alike",
-    "Neighbours need not be alike: ask only that vectors differ.",
-    _asks(apart=lambda rows: _apart(rows) and _smooth(torch.cdist(rows, rows))),
-)
-encodings.wrong(
-    "upside down",
-    "True means that the encoding is right.",
-    lambda embed: not encoding_test(embed),
-)
+for name, test in {
+    "x not looked at afterwards": _on_a_copy(encoding_test),
+    "no copy made before": _without_a_copy,
+}.items():
+    why = (
+        "embed may edit x, which the caller still needs: compare with a copy of before."
+    )
+    encodings.wrong(name, why, test)
 
 
 # --- 4.4 The parts of a score -----------------------------------------------------
@@ -673,17 +629,9 @@ def _terms(join=_with_bias, scale=lambda parts, w_q: len(w_q) ** 0.5):
     return answer
 
 
-score_terms.wrong(
-    "no scale",
-    "The parts of a score are divided by √head_dim, as the score is.",
-    _terms(scale=lambda parts, w_q: 1),
-)
-score_terms.wrong(
-    "divided by head_dim",
-    "The product is divided by √head_dim, once: by its root, and not on both sides.",
-    _terms(scale=lambda parts, w_q: len(w_q)),
-)
-for name, scale in {
+for name, scales in {
+    "no scale": [lambda parts, w_q: 1],
+    "divided by head_dim": [lambda parts, w_q: len(w_q)],
     "scaled by the features": [lambda parts, w_q: parts.shape[-1] ** 0.5],
     "scaled by the number of parts": [
         lambda parts, w_q: len(parts) ** 0.5,
@@ -691,36 +639,23 @@ for name, scale in {
     ],
     "root rounded": [lambda parts, w_q: math.isqrt(len(w_q))],
 }.items():
-    why = "Divide by √head_dim, the root of the number of rows of w_q, as it is."
-    score_terms.wrong(name, why, *[_terms(scale=each) for each in scale])
+    why = "Divide by √head_dim, once: by the root of the number of rows of w_q."
+    score_terms.wrong(name, why, *[_terms(scale=scale) for scale in scales])
 
-for name, join in {
-    "the bias in every part": lambda q, bias: q + bias,
-    "the bias in every part, and alone": lambda q, bias: _with_bias(q + bias, bias),
-    "the bias shared out": lambda q, bias: q + bias / len(q),
-    "no bias": lambda q, bias: q,
-    "zeros for the bias": lambda q, bias: _with_bias(q, 0 * bias),
-    "the bias first": lambda q, bias: _with_bias(q, bias).roll(1, 0),
+for name, joins in {
+    "the bias in every part": [lambda q, bias: q + bias],
+    "the bias in every part, and alone": [lambda q, bias: _with_bias(q + bias, bias)],
+    "the bias shared out": [lambda q, bias: q + bias / len(q)],
+    "no bias": [lambda q, bias: q],
+    "zeros for the bias": [lambda q, bias: _with_bias(q, 0 * bias)],
+    "the bias first": [lambda q, bias: _with_bias(q, bias).roll(1, 0)],
+    "no part for the bias": [
+        lambda q, bias: torch.cat([q[:1] + bias, q[1:]]),
+        lambda q, bias: torch.cat([q[:-1], q[-1:] + bias]),
+    ],
 }.items():
     why = "The biases are a part of their own, the last one; the others have none."
-    score_terms.wrong(name, why, _terms(join))
-
-score_terms.wrong(
-    "no part for the bias",
-    "The biases are a part of their own, and belong to no other.",
-    _terms(lambda q, bias: torch.cat([q[:1] + bias, q[1:]])),
-    _terms(lambda q, bias: torch.cat([q[:-1], q[-1:] + bias])),
-)
-
-
-score_terms.wrong(
-    "the bias not scaled",
-    "What the biases contribute is divided by √head_dim, too: it is part of the score.",
-    lambda parts, w_q, b_q, *rest: score_parts(
-        parts, w_q, b_q * len(w_q) ** 0.5, *rest
-    ),
-    lambda *args: score_parts(*args) * _of_biases(args[0], len(args[1]) ** 0.5),
-)
+    score_terms.wrong(name, why, *[_terms(join) for join in joins])
 
 
 def _of_biases(parts, factor):
@@ -731,27 +666,24 @@ def _of_biases(parts, factor):
 
 
 score_terms.wrong(
-    "the query's map for the key",
-    "Keys have a map of their own: w_k and b_k, both.",
-    lambda parts, w_q, b_q, w_k, b_k: score_parts(parts, w_q, b_q, w_q, b_q),
-    lambda parts, w_q, b_q, w_k, b_k: score_parts(parts, w_q, b_q, w_k, b_q),
-    lambda parts, w_q, b_q, w_k, b_k: score_parts(parts, w_q, b_q, w_q, b_k),
+    "the bias not scaled",
+    "What the biases contribute is divided by √head_dim, too: it is part of the score.",
+    lambda p, w_q, b_q, *rest: score_parts(p, w_q, b_q * len(w_q) ** 0.5, *rest),
+    lambda *args: score_parts(*args) * _of_biases(args[0], len(args[1]) ** 0.5),
 )
-score_terms.wrong(
-    "maps swapped",
-    "w_q and b_q make the queries, which are the rows.",
-    lambda parts, w_q, b_q, w_k, b_k: score_parts(parts, w_k, b_k, w_q, b_q),
-)
-score_terms.wrong(
-    "maps not transposed",
-    "A map is stored (out, in), as in nn.Linear: multiply by its transpose.",
-    lambda parts, w_q, b_q, w_k, b_k: score_parts(parts, w_q.mT, b_q, w_k.mT, b_k),
-)
-score_terms.wrong(
-    "each part with itself only",
-    "Each query part meets each key part: word × position is a part, too.",
-    lambda *args: score_parts(*args).diagonal().permute(2, 0, 1),
-)
+for name, functions in {
+    "the query's map for the key": [
+        lambda p, w_q, b_q, w_k, b_k: score_parts(p, w_q, b_q, w_q, b_q),
+        lambda p, w_q, b_q, w_k, b_k: score_parts(p, w_q, b_q, w_k, b_q),
+        lambda p, w_q, b_q, w_k, b_k: score_parts(p, w_q, b_q, w_q, b_k),
+    ],
+    "maps swapped": [lambda p, *maps: score_parts(p, *maps[2:], *maps[:2])],
+    "maps not transposed": [
+        lambda p, w_q, b_q, w_k, b_k: score_parts(p, w_q.mT, b_q, w_k.mT, b_k)
+    ],
+}.items():
+    why = "w_q, b_q make the queries, w_k, b_k the keys; both are stored (out, in)."
+    score_terms.wrong(name, why, *functions)
 
 
 def _turned(scores, *which):
@@ -762,6 +694,10 @@ def _turned(scores, *which):
     return scores
 
 
+def _then(change):
+    return lambda *args: change(score_parts(*args))
+
+
 KEY, QUERY = (slice(None), -1), (-1,)
 for name, function in {
     "parts of query and key exchanged": lambda scores: scores.transpose(0, 1),
@@ -770,17 +706,16 @@ for name, function in {
     "the key's bias along the wrong axis": lambda scores: _turned(scores, KEY),
     "the query's bias along the wrong axis": lambda scores: _turned(scores, QUERY),
     "both biases along the wrong axis": lambda scores: _turned(scores, KEY, QUERY),
+    "each part with itself only": lambda s: s.diagonal().permute(2, 0, 1),
     "softmax of every part": lambda scores: scores.softmax(dim=-1),
     "summed again": lambda scores: scores.sum((0, 1)),
 }.items():
-
-    @score_terms.wrong(
+    score_terms.wrong(
         name,
-        "Entry [i, j] holds scores, query by key, of query part i and key part j: q @ b_k "
-        "is one number for each query, [:, None], and k @ b_q for each key, [None, :].",
+        "Entry [i, j] holds the scores, query by key, of query part i and key part j: "
+        "q @ b_k is a number for each query, [:, None], k @ b_q for each key, [None, :].",
+        _then(function),
     )
-    def _(*args, function=function):
-        return function(score_parts(*args))
 
 
 EXERCISES = (sines, shifts, encodings, score_terms)

@@ -8,12 +8,7 @@ from torch import Tensor
 
 from utils.attention import causal_mask, scaled_dot_product_attention
 from utils.exercises.engine import Exercise, randn
-from utils.positions import (
-    alibi_slopes,
-    frequencies,
-    relative_positions,
-    rotate_pairs,
-)
+from utils.positions import alibi_slopes, frequencies, relative_positions, rotate_pairs
 
 IMPORTS = """\
 import math
@@ -29,11 +24,8 @@ from utils.attention import causal_mask, scaled_dot_product_attention
 
 def alibi(num_heads: int, queries: int, keys: int) -> Tensor:
     """The reference: minus slope times distance; the last query is at the last key."""
-    return alibi_slopes(num_heads)[:, None, None] * _behind(queries, keys)
-
-
-def _behind(queries, keys):
-    return relative_positions(queries, keys).clamp(max=0)  # minus the distance
+    behind = relative_positions(queries, keys).clamp(max=0)  # minus the distance
+    return alibi_slopes(num_heads)[:, None, None] * behind
 
 
 def alibi_trials(dtype):
@@ -48,72 +40,67 @@ biases = Exercise(
 )
 
 
-def _slopes_of(count):
+def _alibi(
+    slopes=lambda num_heads: alibi_slopes(num_heads).tolist(),
+    distance=lambda ahead: -ahead.clamp(max=0),
+):
+    """Return the reference with other slopes or distances."""
+
+    def answer(num_heads, queries, keys):
+        slope = torch.tensor(slopes(num_heads)[:num_heads])[:, None, None]
+        return -slope * distance(relative_positions(queries, keys).float())
+
+    return answer
+
+
+def _slopes(count):
     return [2.0 ** (-8 * i / count) for i in range(1, count + 1)]
 
 
-def _double(num_heads):
-    """Return the next lower power of two, its slopes, and those of its double."""
-    power = 2 ** (num_heads.bit_length() - 1)
-    return power, _slopes_of(power), _slopes_of(2 * power)
-
-
-def _slopes_from_one(num_heads):
-    power, own, double = _double(num_heads)
-    first = [slope * 2 ** (8 / power) for slope in own]
-    return first + [slope * 2 ** (4 / power) for slope in double[::2]]
+def _below(num_heads):
+    return 2 ** (num_heads.bit_length() - 1)
 
 
 for name, slopes in {
-    "slopes of the paper's text": _slopes_of,
+    "slopes of the paper's text": _slopes,
     "slopes sorted": lambda n: sorted(alibi_slopes(n).tolist(), reverse=True),
-    "the first slopes of the double": lambda n: _double(n)[1] + _double(n)[2],
-    "slopes taken twice": lambda n: _double(n)[1] + _double(n)[2][1::2],
-    "slopes of the higher power of two": lambda n: _slopes_of(
-        1 << (n - 1).bit_length()
+    "the first slopes of the double": lambda n: (
+        _slopes(_below(n)) + _slopes(2 * _below(n))
     ),
+    "slopes taken twice": lambda n: _slopes(_below(n)) + _slopes(2 * _below(n))[1::2],
+    "slopes of the higher power of two": lambda n: _slopes(1 << (n - 1).bit_length()),
     "slopes that always halve": lambda n: [2.0**-i for i in range(1, n + 1)],
-    "slopes from 1": _slopes_from_one,
+    "slopes from 1": lambda n: [2.0 ** (-8 * i / n) for i in range(n)],
+    "slopes backwards": lambda n: alibi_slopes(n).tolist()[::-1],
     "one slope for all": lambda n: [alibi_slopes(n)[0]] * n,
 }.items():
-
-    @biases.wrong(
+    biases.wrong(
         name,
         "Take the slopes of the next lower power of two, p, from 2^(-8/p) down; then "
         "the first, third, fifth, ... of 2p heads, unsorted, until there are enough.",
+        _alibi(slopes),
     )
-    def _(num_heads, queries, keys, slopes=slopes):
-        slope = torch.tensor(slopes(num_heads)[:num_heads])[:, None, None]
-        return slope * _behind(queries, keys)
-
-
-for name, ahead in {
-    "a bias in the future": lambda ahead: ahead,
-    "a bias in both directions": lambda ahead: -ahead.abs(),
-    "distances from 1": lambda ahead: ahead.clamp(max=0) - 1,
-    "distance rewarded": lambda ahead: -ahead.clamp(max=0),
-    "keys backwards": lambda ahead: ahead.clamp(max=0).flip(-1),
-    "-inf in the future": lambda ahead: ahead.masked_fill(ahead > 0, -math.inf),
+for name, distance in {
+    "a bias in the future": lambda ahead: -ahead,
+    "a bias in both directions": torch.abs,
+    "distances from 1": lambda ahead: 1 - ahead.clamp(max=0),
+    "distance rewarded": lambda ahead: ahead.clamp(max=0),
+    "distance squared": lambda ahead: ahead.clamp(max=0) ** 2,
+    "keys backwards": lambda ahead: -ahead.clamp(max=0).flip(-1),
+    "-inf in the future": lambda ahead: -ahead.masked_fill(ahead > 0, -math.inf),
 }.items():
-
-    @biases.wrong(
+    biases.wrong(
         name,
         "The bias is minus the slope times the distance: 0 for the token itself, and 0 "
         "for keys in the future, which the causal mask hides.",
+        _alibi(distance=distance),
     )
-    def _(num_heads, queries, keys, ahead=ahead):
-        changed = ahead(relative_positions(queries, keys).float())
-        return alibi_slopes(num_heads)[:, None, None] * changed
-
-
 for name, function in {
     "queries at the start of the keys": lambda n, q, k: alibi(n, k, k)[:, :q],
     "as many keys as queries": lambda n, q, k: alibi(n, q, q),
     "as many queries as keys": lambda n, q, k: alibi(n, k, k),
 }.items():
-    why = (
-        "A row for each query; they stand at the END of the keys, the last at the last."
-    )
+    why = "A row for each query, a column for each key; both END at the same place."
     biases.wrong(name, why, function)
 
 
@@ -131,7 +118,7 @@ def _past(relative):
 
 def _bucket(
     relative, exact, wide, max_distance, *, distance=_past, whole=torch.floor,
-    begin=lambda exact, max_distance: (exact, max_distance / exact), last=1,
+    begin=lambda exact, most: (exact, most / exact), last=1,
 ):  # fmt: skip
     """Return exact + k beyond `exact`, k = wide · log(distance / at) / log(full)."""
     distance, (at, full) = distance(relative), begin(exact, max_distance)
@@ -150,15 +137,10 @@ def bucket_trials(dtype):
             -distances,
             torch.arange(9) - torch.arange(9)[:, None],
             -distances[:150].flip(0)[None],
-            torch.tensor([[-999, -1, 0], [7, -127, -61]]),
-            torch.tensor([-100_000, -20_000]),
+            torch.tensor([[-999, -1, 0], [7, -127, -61], [1, -100_000, -20_000]]),
         ):
-            yield {
-                "relative": relative,
-                "exact": exact,
-                "wide": wide,
-                "max_distance": max_distance,
-            }
+            names = "relative", "exact", "wide", "max_distance"
+            yield dict(zip(names, (relative, exact, wide, max_distance)))
 
 
 buckets = Exercise(
@@ -171,114 +153,63 @@ def _buckets(**options):
     return lambda *args: _bucket(*args, **options)
 
 
-def _beyond(change):
-    """Return the reference with something done to the buckets from `exact` on."""
-
-    def answer(relative, exact, wide, max_distance):
-        right = bucket(relative, exact, wide, max_distance)
-        return torch.where(_past(relative) < exact, right, change(right, exact, wide))
-
-    return answer
-
-
-buckets.wrong(
-    "the sign swapped",
-    "relative is key minus query: the past is negative. Read the other way, all of the "
-    "past falls into bucket 0.",
-    lambda relative, *rest: bucket(-relative, *rest),
-)
-buckets.wrong(
-    "the future counted",
-    "A key in the future has bucket 0 here, as the token itself has.",
-    _buckets(distance=torch.abs),
-    _buckets(distance=torch.neg),
-)
-buckets.wrong(
-    "buckets for the future",
-    "Only models that read both ways have buckets for the future.",
-    lambda relative, exact, wide, most: (
-        bucket(-relative.abs(), exact, wide, most) + (exact + wide) * (relative > 0)
-    ),
-)
-buckets.wrong(
-    "rounded to the nearest",
-    "A bucket begins at its first distance: round down, not to the nearest.",
-    _buckets(whole=torch.round),
-)
-buckets.wrong(
-    "the next bucket",
-    "A distance belongs to the last bucket that begins at or before it: round k down, "
-    "or count the beginnings up to the distance and take one off.",
-    _buckets(whole=torch.ceil),
-    _buckets(whole=lambda k: k.floor() + 1),
-    lambda relative, exact, *rest: torch.where(
-        _past(relative) == exact,
-        exact,
-        _bucket(relative, exact, *rest, whole=lambda k: k.floor() + 1),
-    ),
-)
-buckets.wrong(
-    "no last bucket",
-    "All that is farther than max_distance belongs to the last bucket.",
-    _buckets(last=-1000),
-)
-buckets.wrong(
-    "a bucket too many",
-    "There are exact + wide buckets: the last one has the number exact + wide - 1.",
-    _buckets(last=0),
-)
-buckets.wrong(
-    "a bucket too few",
-    "The last bucket has the number exact + wide - 1; here it is never used.",
-    _buckets(last=2),
-)
-for name, begin in {
-    "not divided by exact": lambda exact, most: (1, most),
-    "only max_distance divided": lambda exact, most: (1, most / exact),
-    "max_distance not divided": lambda exact, most: (exact, most),
+for name, distances in {
+    "the sign swapped": [lambda relative: relative.clamp(min=0)],
+    "the future counted": [torch.abs, torch.neg],
 }.items():
-    why = "Distances count from `exact`: log(distance/exact) / log(max_distance/exact)."
-    buckets.wrong(name, why, _buckets(begin=begin))
+    why = "relative is key minus query: minus the distance, and above 0 in the future."
+    buckets.wrong(name, why, *[_buckets(distance=each) for each in distances])
 
-buckets.wrong(
-    "wide - 1 steps",
-    "There are `wide` steps from `exact` to max_distance: the exponent is k / wide.",
-    lambda relative, exact, wide, most: _bucket(
-        relative, exact, wide - 1, most, last=0
-    ),
-)
-buckets.wrong(
-    "exact not added",
-    "The wide buckets come after the exact ones: add `exact`.",
-    _beyond(lambda right, exact, wide: right - exact),
-)
-buckets.wrong(
-    "wide buckets of one width",
-    "The wide buckets grow with the distance: equal steps of its logarithm.",
-    lambda relative, exact, wide, most: torch.where(
-        _past(relative) < exact,
-        _past(relative),
-        exact
-        + ((_past(relative) - exact) * wide // (most - exact)).clamp(max=wide - 1),
-    ),
-)
-buckets.wrong(
-    "every distance a bucket",
-    "Every bucket holds one distance here; the wide ones hold more and more.",
-    lambda relative, exact, wide, most: _past(relative).clamp(max=exact + wide - 1),
-    lambda relative, exact, wide, most: _past(relative).clamp(max=most),
-    lambda relative, *rest: _past(relative),
-)
-buckets.wrong(
-    "no exact buckets",
-    "Distances below `exact` have a bucket each.",
-    lambda relative, exact, wide, most: _bucket(
-        relative, 0, exact + wide, most, begin=lambda *_: (1, most)
-    ),
-)
-buckets.wrong(
-    "numbered from 1", "Distance 0 has bucket 0.", lambda *args: bucket(*args) + 1
-)
+for name, roundings in {
+    "rounded to the nearest": [torch.round],
+    "the next bucket": [
+        torch.ceil,
+        lambda k: k.floor() + 1,
+        lambda k: (k.floor() + 1) * (k > 0),  # with <= instead of <
+    ],
+}.items():
+    why = "A distance is in the last bucket that begins at or before it: round down."
+    buckets.wrong(name, why, *[_buckets(whole=whole) for whole in roundings])
+
+for name, last in {
+    "no last bucket": -999,
+    "a bucket too many": 0,
+    "a bucket too few": 2,
+}.items():
+    why = "There are exact + wide buckets; the last, exact + wide - 1, has no end."
+    buckets.wrong(name, why, _buckets(last=last))
+
+for name, functions in {
+    "not divided by exact": [_buckets(begin=lambda e, m: (1, m))],
+    "only max_distance divided": [_buckets(begin=lambda e, m: (1, m / e))],
+    "max_distance not divided": [_buckets(begin=lambda e, m: (e, m))],
+    "wide - 1 steps": [lambda r, e, w, m: _bucket(r, e, w - 1, m, last=0)],
+    "exact not added": [lambda r, e, w, m: bucket(r, e, w, m) - e * (_past(r) >= e)],
+    "wide buckets of one width": [
+        lambda r, e, w, m: (
+            _past(r).clamp(max=e)
+            + ((_past(r) - e).clamp(min=0) * w // (m - e)).clamp(max=w - 1)
+        )
+    ],
+    "every distance a bucket": [
+        lambda r, e, w, m: _past(r).clamp(max=e + w - 1),
+        lambda r, e, w, m: _past(r).clamp(max=m),
+        lambda r, *rest: _past(r),
+    ],
+    "no exact buckets": [
+        lambda r, e, w, m: _bucket(r, 0, e + w, m, begin=lambda *_: (1, m))
+    ],
+    "numbered from 1": [lambda *args: bucket(*args) + 1],
+    "buckets for the future": [
+        lambda r, e, w, m: bucket(-r.abs(), e, w, m) + (e + w) * (r > 0)
+    ],
+}.items():
+    buckets.wrong(
+        name,
+        "Distances below `exact`, 0 first, have a bucket each; bucket exact + k begins "
+        "at exact · (max_distance / exact)^(k / wide). The future has bucket 0.",
+        *functions,
+    )
 
 
 # --- 5.3 Turn the pairs -----------------------------------------------------------
@@ -297,22 +228,21 @@ def turn_trials(dtype):
     if dtype != torch.float32:  # angles may be computed in single precision
         return
     counted = torch.arange(60)
-    for seed, (shape, positions, base) in enumerate(
-        (
-            ((2, 3, 5, 8), counted[:5], 10000.0),
-            ((2, 3, 5, 8), counted[7:12], 10000.0),
-            ((1, 4, 4, 6), torch.tensor([0, 9, 2, 40]), 100.0),
-            ((3, 1, 2), counted[3:4], 10000.0),
-            ((6, 4), counted[:6], 500.0),
-            ((2, 8, 8, 8), counted[1:9], 10000.0),
-            # frequencies 1 and 0.01: angles this large are still exact enough
-            ((2, 3, 4), torch.tensor([4097, 0, 257]), 10000.0),
-        )
-    ):
+    trials = [
+        ((2, 3, 5, 8), counted[:5], 10000.0),
+        ((2, 3, 5, 8), counted[7:12], 10000.0),
+        ((1, 4, 4, 6), torch.tensor([0, 9, 2, 40]), 100.0),
+        ((3, 1, 2), counted[3:4], 10000.0),
+        ((6, 4), counted[:6], 500.0),
+        ((2, 8, 8, 8), counted[1:9], 10000.0),
+        ((2, 3, 5, 4), counted[:5], 50.0),
+        # frequencies 1 and 0.01: angles this large are still exact enough
+        ((2, 3, 4), torch.tensor([4097, 0, 257]), 10000.0),
+    ]
+    for seed, (shape, positions, base) in enumerate(trials):
         x = randn(*shape, seed=seed, dtype=dtype)
+        x = x.mT.contiguous().mT if seed % 2 else x
         yield {"x": x, "positions": positions, "base": base}
-    strided = randn(2, 5, 3, 4, seed=7, dtype=dtype).transpose(1, 2)
-    yield {"x": strided, "positions": counted[:5], "base": 50.0}
 
 
 turned = Exercise("5.3", "Turn the pairs", turn, turn_trials)
@@ -320,14 +250,6 @@ turned = Exercise("5.3", "Turn the pairs", turn, turn_trials)
 
 def _neighbours(x, positions, base):
     return rotate_pairs(x, _angles(x, positions, base), layout="interleaved")
-
-
-turned.wrong(
-    "the interleaved layout",
-    "The pairs 2i and 2i + 1 are the layout of the page; asked are the pairs i and "
-    "i + head_dim / 2.",
-    _neighbours,
-)
 
 
 def mixed_layouts(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
@@ -351,38 +273,31 @@ turned.wrong(
     mixed_layouts,
     mixed_otherwise,
 )
-turned.wrong(
-    "turned backwards",
-    "Turned the other way. Scores would still depend on the distance alone, but no "
-    "model trained with rotary positions could be loaded.",
-    lambda x, positions, base: turn(x, -positions, base),
-)
-for name, entries in {
-    "sine and cosine swapped": lambda a, b, cos, sin: (
-        a * sin - b * cos,
-        a * cos + b * sin,
+for name, turned_pair in {
+    "sine and cosine swapped": lambda a, b, c, s: (a * s - b * c, a * c + b * s),
+    "two plus signs": lambda a, b, c, s: (a * c + b * s, a * s + b * c),
+    "first half overwritten": lambda a, b, c, s: (
+        (first := a * c - b * s),
+        first * s + b * c,
     ),
-    "two plus signs": lambda a, b, cos, sin: (a * cos + b * sin, a * sin + b * cos),
-    "first half overwritten": lambda a, b, cos, sin: (
-        a * cos - b * sin,
-        (a * cos - b * sin) * sin + b * cos,
-    ),
-    "one member of each pair": lambda a, b, cos, sin: (a * cos - b * sin, b),
-    "members exchanged": lambda a, b, cos, sin: (a * sin + b * cos, a * cos - b * sin),
+    "one member of each pair": lambda a, b, c, s: (a * c - b * s, b),
+    "members exchanged": lambda a, b, c, s: (a * s + b * c, a * c - b * s),
 }.items():
 
     @turned.wrong(
-        name,
-        "(a, b) becomes (a cos - b sin, a sin + b cos), both from the old a and b.",
+        name, "(a, b) becomes (a cos - b sin, a sin + b cos), with the old a and b."
     )
-    def _(x, positions, base, entries=entries):
-        angles = _angles(x, positions, base)
-        return torch.cat(
-            entries(*x.chunk(2, dim=-1), angles.cos(), angles.sin()), dim=-1
-        )
+    def _(x, positions, base, turned_pair=turned_pair):
+        angles, (a, b) = _angles(x, positions, base), x.chunk(2, dim=-1)
+        return torch.cat(turned_pair(a, b, angles.cos(), angles.sin()), dim=-1)
+
+
+def _moved(change):
+    return lambda x, positions, base: turn(x, change(positions), base)
 
 
 for name, changes in {
+    "turned backwards": [lambda p: -p],
     "positions from 0": [lambda p: torch.arange(len(p))],
     "positions from 1": [lambda p: p + 1],
     "positions less the first": [lambda p: p - p[0]],
@@ -390,15 +305,21 @@ for name, changes in {
     "positions cut off": [lambda p: p.clamp(max=127), lambda p: p.clamp(max=511)],
     "positions that begin again": [lambda p: p.to(torch.int8), lambda p: p % 256],
 }.items():
-    for change in changes:
+    turned.wrong(
+        name,
+        "Turn by the positions as they are: whole numbers in any order, of any size. "
+        "bfloat16 holds them up to 256, float16 up to 2048.",
+        *[_moved(change) for change in changes],
+    )
 
-        @turned.wrong(
-            name,
-            "Take the positions as they are given: whole numbers in any order and of any "
-            "size. bfloat16 holds them up to 256, float16 up to 2048.",
-        )
-        def _(x, positions, base, change=change):
-            return turn(x, change(positions), base)
+
+def _faster(exponent):
+    def answer(x, positions, base):
+        dim = x.shape[-1]
+        turns = base ** exponent(torch.arange(dim // 2), dim)
+        return rotate_pairs(x, positions[:, None] * turns)
+
+    return answer
 
 
 for name, exponents in {
@@ -410,15 +331,12 @@ for name, exponents in {
     "faster and faster": [lambda i, dim: 2 * i / dim],
     "one frequency": [lambda i, dim: 0.0 * i],
 }.items():
-    for exponent in exponents:
+    why = "Pair i turns by position · base^(-2i / head_dim), with i from 0."
+    turned.wrong(name, why, *[_faster(exponent) for exponent in exponents])
 
-        @turned.wrong(
-            name, "Pair i turns by position · base^(-2i / head_dim), i from 0."
-        )
-        def _(x, positions, base, exponent=exponent):
-            dim = x.shape[-1]
-            turns = base ** exponent(torch.arange(dim // 2), dim)
-            return rotate_pairs(x, positions[:, None] * turns, layout="half")
+
+def _as_pairs(x, sizes):
+    return x.unflatten(-1, sizes).mT.flatten(-2)
 
 
 turned.wrong(
@@ -426,27 +344,19 @@ turned.wrong(
     "The base is given; here it is always 10000.",
     lambda x, positions, base: turn(x, positions, 10000.0),
 )
-turned.wrong(
-    "pairs written side by side",
-    "Both members of a pair go back to their own places, i and i + head_dim / 2.",
-    lambda *args: turn(*args).unflatten(-1, (2, -1)).mT.flatten(-2),
-)
-turned.wrong(
-    "neighbours in, halves out",
-    "Pairs of neighbours, 2i and 2i + 1, are taken; they are put back as i and "
-    "i + head_dim / 2.",
-    lambda *args: _neighbours(*args).unflatten(-1, (-1, 2)).mT.flatten(-2),
-)
-turned.wrong(
-    "nothing turned",
-    "Queries and keys come back as they were: nothing is turned.",
-    lambda x, *rest: x * 1,
-)
+for name, function in {
+    "the interleaved layout": _neighbours,
+    "halves in, neighbours out": lambda *args: _as_pairs(turn(*args), (2, -1)),
+    "neighbours in, halves out": lambda *args: _as_pairs(_neighbours(*args), (-1, 2)),
+    "nothing turned": lambda x, *rest: x * 1,
+}.items():
+    why = "A pair is i and i + head_dim / 2, before and after; not 2i and 2i + 1."
+    turned.wrong(name, why, function)
 
 
 # --- 5.4 Write the test -----------------------------------------------------------
 
-DIM, LAYOUTS = 16, ("half", "interleaved")
+DIM, LAYOUTS, ZERO = 16, ("half", "interleaved"), torch.tensor([0])
 
 
 class _Black:
@@ -481,10 +391,6 @@ def _adding(x, positions):
     return x + torch.cat([angles.sin(), angles.cos()], dim=-1).to(x.dtype)
 
 
-def _single(x, positions):
-    return rotate_pairs(x.float(), positions[:, None] * frequencies(DIM))
-
-
 def _eleven_bits(x, positions):
     """300 later, scores have moved by 0.1."""
     angles = (positions[:, None] * frequencies(DIM)).half()
@@ -496,13 +402,15 @@ TURNS = {
     "layouts mixed": mixed_layouts,
     "a right one, interleaved": _turning("interleaved"),
     "layouts mixed the other way": mixed_otherwise,
-    "a right one, in single precision": _single,
+    "a right one, in single precision": lambda x, positions: halves(
+        x.float(), positions
+    ),
     "one that turns by the square of the position": _turning(of=torch.square),
     "a right one, base 500": _turning(base=500.0),
     "one whose positions are rounded to bfloat16": _turning(of=Tensor.bfloat16),
     "one whose angles are rounded to float16": _eleven_bits,
     "one that does not look at the positions": _turning(
-        of=lambda p: torch.arange(len(p))
+        of=lambda positions: torch.arange(len(positions))
     ),
     "one that turns nothing": lambda x, positions: x * 1,
     "one that adds its waves": _adding,
@@ -522,9 +430,8 @@ def _asking(far=(1, 7, 300, 1001), atol=1e-2, rtol=1e-5, together=True, apart=Tr
         here, other = _scores(turn, x, positions), _scores(turn, x, 2 * positions)
         moved = [_scores(turn, x, positions + by) for by in far if together]
         equal = all(torch.allclose(each, here, atol=atol, rtol=rtol) for each in moved)
-        return equal and not (
-            apart and torch.allclose(other, here, atol=atol, rtol=rtol)
-        )
+        changed = not torch.allclose(other, here, atol=atol, rtol=rtol)
+        return equal and (changed or not apart)
 
     return test
 
@@ -551,9 +458,8 @@ rotations = Exercise(
 
 def _lengths_kept(far):
     def test(turn):
-        x = _text()
-        lengths = turn(x, torch.arange(12) + far).norm(dim=-1)
-        return torch.allclose(lengths, x.norm(dim=-1), atol=1e-3)
+        lengths = turn(_text(), torch.arange(12) + far).norm(dim=-1)
+        return torch.allclose(lengths, _text().norm(dim=-1), atol=1e-3)
 
     return test
 
@@ -570,11 +476,23 @@ def _compared(*layouts, far=0, also=None):
     return test
 
 
-rotations.wrong(
-    "says yes to all",
-    "A shape, or a mean that is finite: all pass. Compare scores.",
-    lambda turn: turn(_text(), torch.arange(12)).shape == _text().shape,
-)
+for name, functions in {
+    "says yes to all": [lambda turn: turn(_text(1), ZERO).shape == (1, DIM)],
+    "moved together only": [_asking(apart=False)],
+    "moved apart only": [
+        _asking(together=False),
+        lambda turn: not torch.allclose(turn(_text(), torch.arange(12)), _text()),
+    ],
+    "position 0 only": [lambda turn: torch.allclose(turn(_text(1), ZERO), _text(1))],
+    "upside down": [lambda turn: not rotary_test(turn)],
+}.items():
+    rotations.wrong(
+        name,
+        "Return True where scores stay equal when all tokens move together, and change "
+        "when they move apart (who ignores positions passes the first).",
+        *functions,
+    )
+
 rotations.wrong(
     "refuses right ones",
     "Right ones fail, too: sines are rounded, so compare with torch.allclose, and let "
@@ -584,61 +502,35 @@ rotations.wrong(
 )
 rotations.wrong(
     "lengths only",
-    "Lengths stay the same in every rotation, by whatever angle: that finds mixed "
-    "layouts, and no wrong angle.",
+    "Every rotation keeps lengths, by whatever angle: that finds mixed layouts, and no "
+    "wrong angle.",
     _lengths_kept(5),
     _lengths_kept(1000),
 )
 rotations.wrong(
-    "moved together only",
-    "Who never looks at the positions gives equal scores, too, when all move together. "
-    "Move them apart as well: then scores must change.",
-    _asking(apart=False),
-)
-rotations.wrong(
-    "moved apart only",
-    "That something changes with the positions is true of wrong ones, too. Move all "
-    "tokens together, and nothing must change.",
-    _asking(together=False),
-    lambda turn: (
-        not torch.allclose(turn(_text(), torch.arange(12)), _text(), atol=1e-2)
-    ),
-)
-rotations.wrong(
     "moved too little",
-    "Rounded positions or angles pass here. Whole numbers up to 256 are exact even in "
-    "bfloat16: move far, too, and let scores differ by no more than atol=1e-2.",
+    "Rounded positions or angles pass here: bfloat16 holds whole numbers up to 256. "
+    "Move far, too, and let scores differ by no more than atol=1e-2.",
     _asking(far=[7]),
     _asking(far=[1], apart=False),
     _asking(far=[1, 100]),
 )
-rotations.wrong(
-    "position 0 only",
-    "At position 0 nothing turns, in most of the wrong ones either.",
-    lambda turn: torch.allclose(turn(_text(1), torch.tensor([0])), _text(1), atol=1e-4),
-)
-rotations.wrong(
-    "tolerance too wide",
-    "Of scores of size 4 some wrong ones move by less than 1: try atol=1e-2.",
-    _asking(far=[300], atol=20.0, apart=False),
-    _asking(far=[1001], atol=1.0),
-)
-rotations.wrong(
-    "tolerance too narrow",
-    "In single precision an angle of 1000 radians is off by 1e-5: try atol=1e-2.",
-    _asking(far=[1001], atol=1e-6),
-)
+for name, tests in {
+    "tolerance too wide": [
+        _asking(far=[300], atol=20.0, apart=False),
+        _asking(far=[1001], atol=1.0),
+    ],
+    "tolerance too narrow": [_asking(far=[1001], atol=1e-6)],
+}.items():
+    why = "Rounding moves scores by at most 1e-3, wrong angles by 0.1: atol=1e-2."
+    rotations.wrong(name, why, *tests)
+
 rotations.wrong(
     "one layout or base only",
     "The interleaved layout is right as well, and so is another base than 10000.",
     *[_compared(*both, far=far) for far in (0, 1001) for both in (["half"], LAYOUTS)],
     _compared(*LAYOUTS, also=rotary_test),
     _compared("half", also=rotary_test),
-)
-rotations.wrong(
-    "upside down",
-    "True means that it is right.",
-    lambda turn: not rotary_test(turn),
 )
 
 
@@ -678,36 +570,29 @@ def step_trials(dtype):
     # new tokens, keys kept, tokens seen: a window keeps fewer than were seen
     sizes = [(4, 0, 0), (1, 5, 5), (3, 5, 5), (1, 6, 11), (2, 3, 40), (3, 3, 3)]
     for seed, (new, kept, seen) in enumerate(sizes):
+        trial = {"turn": neighbours if seed % 2 else halves}
         batch, heads, head_dim = (2, 3, 8) if seed % 2 else (1, 2, 4)
-        new, old = (batch, heads, new, head_dim), (batch, heads, kept, head_dim)
-        yield {
-            "turn": neighbours if seed % 2 else halves,
-            "query": randn(*new, seed=seed, dtype=dtype),
-            "key": randn(*new, seed=seed + 10, dtype=dtype),
-            "value": randn(*new, seed=seed + 20, dtype=dtype),
-            "kept_keys": randn(*old, seed=seed + 30, dtype=dtype),
-            "kept_values": randn(*old, seed=seed + 40, dtype=dtype),
-            "seen": seen,
-        }
+        lengths = {"query": new, "key": new, "value": new}
+        lengths |= {"kept_keys": kept, "kept_values": kept}
+        for at, (name, length) in enumerate(lengths.items()):
+            shape = batch, heads, length, head_dim
+            trial[name] = randn(*shape, seed=10 * at + seed, dtype=dtype)
+        yield trial | {"seen": seen}
 
 
 cache = Exercise("5.5", "Repair the cache", step, step_trials)
 
 
-def _right(seen, kept, count):
-    return seen + count
-
-
-def _from_0(seen, kept, count):
-    return count
-
-
-def _by_kept(seen, kept, count):
-    return kept + count
+RIGHT, FROM_0, BY_KEPT, ITS_OWN = (
+    lambda seen, kept, count: seen + count,
+    lambda seen, kept, count: count,
+    lambda seen, kept, count: kept + count,
+    lambda seen, kept, count: seen - kept + count,  # of the kept keys
+)
 
 
 def _step(
-    queries_at=_right, keys_at=_right, kept_at=None, values_at=None, *, order=1,
+    queries_at=RIGHT, keys_at=RIGHT, kept_at=None, values_at=None, *, order=1,
     attend=_attend,
 ):  # fmt: skip
     """Return the reference with a part replaced; what stands at None is not turned."""
@@ -731,26 +616,26 @@ def _keeping(answer, keys_at=None):
 
     def changed(*args):
         output, _, values = answer(*args)
-        return output, _step(_right, keys_at)(*args)[1], values
+        return output, _step(RIGHT, keys_at)(*args)[1], values
 
     return changed
 
 
 for name, place in {
-    "positions restart at 0": _from_0,
-    "positions from the keys kept": _by_kept,
+    "positions restart at 0": FROM_0,
+    "positions from the keys kept": BY_KEPT,
     "the new tokens counted, too": lambda seen, kept, count: seen + len(count) + count,
     "one too far": lambda seen, kept, count: seen + 1 + count,
     "one too near": lambda seen, kept, count: seen - 1 + count,
     "all new tokens at one place": lambda seen, kept, count: seen + 0 * count,
 }.items():
-    why = "The new tokens stand at seen, seen + 1, ...: a window may have dropped old keys."
+    why = "New tokens stand at seen, seen + 1, ..., even if old keys were dropped."
     cache.wrong(name, why, _step(place, place))
 
 for name, places in {
-    "new keys restart at 0": (_right, _from_0),
-    "queries restart at 0": (_from_0, _right),
-    "queries not turned": (None, _right),
+    "new keys restart at 0": (RIGHT, FROM_0),
+    "queries restart at 0": (FROM_0, RIGHT),
+    "queries not turned": (None, RIGHT),
     "nothing turned": (None, None),
 }.items():
     why = "New queries and new keys are turned alike, by the same positions."
@@ -759,11 +644,12 @@ for name, places in {
 cache.wrong(
     "kept keys turned again",
     "The kept keys were turned when they were new; here they are turned again.",
-    *[_step(at, at, _from_0) for at in (_right, _by_kept)],
-    _step(_right, _by_kept, _from_0),
-    _step(kept_at=lambda seen, kept, count: seen - kept + count),
-    _keeping(_step(kept_at=_from_0), _right),
-    _keeping(_step(kept_at=lambda seen, kept, count: seen - kept + count)),
+    _step(kept_at=FROM_0),
+    _step(BY_KEPT, BY_KEPT, FROM_0),
+    _step(RIGHT, BY_KEPT, FROM_0),
+    _step(kept_at=ITS_OWN),
+    _keeping(_step(kept_at=FROM_0), RIGHT),
+    _keeping(_step(kept_at=ITS_OWN)),
 )
 cache.wrong(
     "new keys kept unturned",
@@ -774,7 +660,7 @@ cache.wrong(
 cache.wrong(
     "values turned",
     "Values are not turned: the output would depend on where they stand.",
-    _step(values_at=_right),
+    _step(values_at=RIGHT),
 )
 cache.wrong(
     "keys and values swapped",
@@ -794,23 +680,17 @@ for name, shown in {
     why = "New tokens stand at the END of the keys, and must not attend to later ones."
     cache.wrong(name, why, _step(attend=attend))
 
-cache.wrong(
-    "new before kept",
-    "The kept keys and values come first, the new ones behind them.",
-    _step(order=-1),
-)
-
-
-@cache.wrong("kept tokens not read", "The new tokens attend to the kept ones, too.")
-def _(turn, query, key, value, kept_keys, kept_values, seen):
-    none = kept_keys[..., :0, :], kept_values[..., :0, :]
-    return step(turn, query, key, value, *none, seen)
-
-
-@cache.wrong("only the new returned", "The next step needs the kept ones, too.")
-def _(turn, query, key, value, kept_keys, *rest):
-    output, *both = step(turn, query, key, value, kept_keys, *rest)
-    return output, *(x[..., kept_keys.shape[-2] :, :] for x in both)
+for name, answer in {
+    "new before kept": _step(order=-1),
+    "kept tokens not read": lambda turn, q, k, v, kept, kept_values, seen: step(
+        turn, q, k, v, kept[..., :0, :], kept_values[..., :0, :], seen
+    ),
+    "only the new returned": lambda turn, q, *rest: tuple(
+        part[..., -q.shape[-2] :, :] for part in step(turn, q, *rest)
+    ),
+}.items():
+    why = "The kept keys and values come first, the new ones behind them; all are used."
+    cache.wrong(name, why, answer)
 
 
 EXERCISES = (biases, buckets, turned, rotations, cache)
