@@ -67,20 +67,17 @@ pieces = Exercise("9.1", "From pieces to words", word_map, maps, gradients=False
 
 pieces.wrong(
     "the mean of what is read",
-    "A word is read as much as all its pieces together: sum over them. A mean would "
-    "make long words look unread.",
+    "Weight on any piece is weight on the word: sum, or long words seem unread.",
     lambda *given: _mapped(*given, "mean", "mean"),
 )
 pieces.wrong(
     "the sum of what reads",
-    "A word reads once, not once per piece: take the mean over the pieces that read, "
-    "or rows sum to more than 1.",
+    "A word reads once, not once per piece: take the mean, or rows sum to more than 1.",
     lambda *given: _mapped(*given, "sum", "sum"),
 )
 pieces.wrong(
     "mean and sum exchanged",
-    "The other way round: the mean belongs to the pieces that read (rows), the sum to "
-    "the pieces that are read (columns).",
+    "The mean belongs to the pieces that read (rows), the sum to those that are read.",
     lambda *given: _mapped(*given, "sum", "mean"),
 )
 for one in ("first", "last"):
@@ -93,52 +90,38 @@ for one in ("first", "last"):
     )
 
 
-def _marked(mark, attention, word_of, words, reads=True, read=True, own=False):
-    """Return the map with [CLS] and [SEP] in the word that `mark` makes of -1.
+pieces.wrong(
+    "[CLS] and [SEP] in the first word",
+    "-1 is no word; clamp makes it the first one, which now has [CLS] and [SEP].",
+    lambda a, word_of, words: word_map(a, word_of.clamp(min=0), words),
+)
+pieces.wrong(
+    "[CLS] and [SEP] counted",
+    "-1 is no word; as an index it is the last one, which now has [CLS] and [SEP].",
+    lambda a, word_of, words: word_map(a, word_of % words, words),
+)
+for by_number in (True, False):  # divided by how often -1 occurs, or by the word's own
 
-    reads, read: on which side they are in it; own: still divided by its own pieces.
-    """
-    belongs, wrong = (
-        _table("sum", of, words, attention.dtype) for of in (word_of, mark(word_of))
-    )
-    left, right = wrong if reads else belongs, wrong if read else belongs
-    count = (belongs if own else left).sum(dim=0).clamp(min=1)
-    return (left / count).mT @ attention @ right
+    @pieces.wrong("[CLS] and [SEP] counted")
+    def _(attention, word_of, words, by_number=by_number):
+        count = _table("sum", word_of, words, attention.dtype).sum(dim=0).clamp(min=1)
+        if by_number:
+            count = (word_of[:, None] == word_of).sum(dim=1, keepdim=True)
+        belongs = _table("sum", word_of % words, words, attention.dtype)
+        return (belongs / count).mT @ attention @ belongs
 
 
-for where in ({}, {"read": False}, {"reads": False}, {"own": True}):
-    pieces.wrong(
-        "[CLS] and [SEP] counted",
-        "-1 is no word; as an index it is the last one, which now has [CLS] and [SEP].",
-        lambda attention, word_of, words, where=where: _marked(
-            lambda of: of % words, attention, word_of, words, **where
-        ),
-    )
-    pieces.wrong(
-        "[CLS] and [SEP] in the first word",
-        "-1 is no word; clamp makes it the first one, which now has [CLS] and [SEP].",
-        lambda *given, where=where: _marked(
-            lambda of: of.clamp(min=0), *given, **where
-        ),
-    )
 pieces.wrong(
     "[CLS] and [SEP] as a word",
-    "The first column of one_hot(word_of + 1, words + 1) belongs to [CLS] and [SEP]: "
-    "drop it, and no other.",
+    "The first column of one_hot(word_of + 1, words + 1) is for -1: drop it alone.",
     lambda a, word_of, words: word_map(a, word_of + 1, words + 1),
     lambda a, word_of, words: word_map(a, word_of + 1, words + 1)[:, :-1, :-1],
 )
 pieces.wrong(
     "first and last piece cut off",
-    "-1 says what belongs to no word, not the place: there may be padding behind "
-    "[SEP], or no [CLS] at all.",
+    "-1 says what belongs to no word: there may be padding at the end, or no [CLS].",
     lambda a, word_of, words: word_map(a[:, 1:-1, 1:-1], word_of[1:-1], words),
-    lambda a, word_of, words: word_map(
-        a[:, 1:-1, 1:-1], word_of[1:-1].clamp(min=0), words
-    ),
 )
-
-
 pieces.wrong(
     "words without pieces left out",
     "A word without pieces keeps its place in the map, with zeros.",
@@ -146,28 +129,25 @@ pieces.wrong(
 )
 
 
-@pieces.wrong(
+pieces.wrong(
     "shared out anew",
     "What is missing to 1 went to [CLS] and [SEP]: leave it missing, or a head that "
     "reads them alone would look as busy as any.",
+    lambda *given: F.normalize(word_map(*given), p=1, dim=-1),
+    lambda attention, word_of, words: word_map(
+        F.normalize(attention * (word_of >= 0), p=1, dim=-1), word_of, words
+    ),
 )
-def _(attention, word_of, words):
-    found = word_map(attention, word_of, words)
-    total = found.sum(dim=-1, keepdim=True)
-    return found / torch.where(total > 0, total, 1)
-
-
-@pieces.wrong("shared out anew")
-def _(attention, word_of, words):
-    kept = attention * (word_of >= 0)
-    return word_map(kept / kept.sum(dim=-1, keepdim=True), word_of, words)
-
-
 pieces.wrong(
     "rows and columns exchanged",
     "Rows are the words that read, columns those that are read.",
     lambda *given: word_map(*given).mT,
     lambda attention, *words: word_map(attention.mT, *words),
+)
+pieces.wrong(
+    "the diagonal removed",
+    "What a word reads in itself stays in the map.",
+    lambda a, *words: word_map(a, *words) * (1 - torch.eye(words[1], dtype=a.dtype)),
 )
 pieces.wrong(
     "divided by no pieces",
@@ -181,81 +161,60 @@ pieces.wrong(
 
 
 def _reported(procedure: Callable, first: Tensor, other: Tensor) -> float:
-    both = (first, other)
-    tables = all(isinstance(x, Tensor) and x.dim() == 2 and x.numel() for x in both)
+    parts = (first, other)
+    tables = all(isinstance(x, Tensor) and x.dim() == 2 and x.numel() for x in parts)
     if not tables or first.shape[1] != other.shape[1]:
         raise ValueError(
             "report takes two tensors (arcs, heads), each with one arc at least and "
             "with the same heads."
         )
-    return float(procedure(first.double(), other.double()))
-
-
-def _accuracy(table):
-    return table.mean(dim=0)  # (heads,)
-
-
-def _honest(first, other):
-    return _accuracy(other)[_accuracy(first).argmax()]
-
-
-def _two_best(first, other):
-    best = _accuracy(first).topk(min(2, first.shape[1])).indices
-    return _accuracy(other)[best].max()
+    both = torch.cat(parts)
+    return float(procedure(*(table.double().mean(dim=0) for table in (*parts, both))))
 
 
 class _FirstCall:
-    """Repeats, in `how`, its first call: the head, the last head, the honest number."""
+    """Repeats what `how` takes of its first call: the head, or the honest number."""
 
-    known = None
+    first = None
 
     def __init__(self, how: Callable):
         self.how = how
 
-    def __call__(self, first, other):
-        if self.known is None:
-            head = _accuracy(first).argmax().item()
-            self.known = (head, first.shape[1] - 1, _honest(first, other))
-        return self.how(_accuracy(other), *self.known)
+    def __call__(self, a, b, both):
+        self.first = self.first or (a.argmax().item(), b[a.argmax()])
+        return self.how(b, *self.first)
 
 
-REPORTS = {
-    "an honest one": _honest,
-    "one that chooses on the other part": lambda a, b: _accuracy(b).max(),
-    "one that chooses on both parts": lambda a, b: _accuracy(b)[
-        _accuracy(torch.cat([a, b])).argmax()
-    ],
-    "one that reports on the first part": lambda a, b: _accuracy(a).max(),
-    "one that reports on both parts": lambda a, b: _honest(a, torch.cat([a, b])),
-    "one that reports the better of two numbers": lambda a, b: max(
-        _honest(a, a), _honest(a, b)
+REPORTS = {  # of the accuracies (heads,): on the first part, the other, and on both
+    "an honest one": lambda a, b, both: b[a.argmax()],
+    "one that chooses on the other part": lambda a, b, both: b.max(),
+    "one that chooses on both parts": lambda a, b, both: b[both.argmax()],
+    "one that reports on the first part": lambda a, b, both: a.max(),
+    "one that reports on both parts": lambda a, b, both: both[a.argmax()],
+    "one that reports the better number": lambda a, b, both: max(
+        a.max(), b[a.argmax()]
     ),
-    "one that takes head 0": lambda a, b: _accuracy(b)[0],
-    "one that takes the worst head of the other part": lambda a, b: _accuracy(b).min(),
+    "one that takes head 0": lambda a, b, both: b[0],
+    "one that takes the last head": lambda a, b, both: b[-1],
+    "one that takes the head in the middle": lambda a, b, both: b[len(b) // 2],
+    "one that takes the worst head of the other part": lambda a, b, both: b.min(),
     "one that keeps the head it chose at its first call": _FirstCall(
-        lambda accuracy, head, last, number: accuracy[min(head, len(accuracy) - 1)]
-    ),
-    "one that keeps the place of the head it chose first": _FirstCall(
-        lambda accuracy, head, last, number: accuracy[
-            round(head / max(last, 1) * (len(accuracy) - 1))
-        ]
+        lambda b, head, number: b[min(head, len(b) - 1)]
     ),
     "one that returns the number of its first call again": _FirstCall(
-        lambda accuracy, head, last, number: number
+        lambda b, head, number: number
     ),
-    "one that takes the mean of the heads": lambda a, b: b.mean(),
-    "one that exchanges the parts": lambda a, b: _honest(b, a),
-    "one that lets the other part decide between two": _two_best,
-    "one that takes the best of each part, and their mean": lambda a, b: (
-        (_accuracy(a).max() + _accuracy(b).max()) / 2
-    ),
-    "an honest one in single precision": lambda a, b: _honest(a, b).float(),
-    "one that chooses by the mean of both accuracies": lambda a, b: _accuracy(b)[
-        (_accuracy(a) + _accuracy(b)).argmax()
+    "one that takes the mean of the heads": lambda a, b, both: b.mean(),
+    "one that exchanges the parts": lambda a, b, both: a[b.argmax()],
+    "one that lets the other part decide between two": lambda a, b, both: b[
+        a.topk(min(2, len(a))).indices
+    ].max(),
+    "one that takes the mean of both best": lambda a, b, both: (a.max() + b.max()) / 2,
+    "an honest one in single precision": lambda a, b, both: b[a.argmax()].float(),
+    "one that chooses by the mean of both": lambda a, b, both: b[(a + b).argmax()],
+    "an honest one that takes the last of equals": lambda a, b, both: b[
+        -1 - a.flip(0).argmax()
     ],
-    "an honest one that takes the last of equals": lambda a, b: _honest(
-        a.flip(1), b.flip(1)
-    ),
 }
 
 
@@ -286,14 +245,12 @@ peeking = Exercise("9.2", "Write the test", honest_test, reports, gradients=Fals
 
 peeking.wrong(
     "lets all pass, as a share does",
-    "All of them pass: each returns a share between 0 and 1. Make tables in which you "
-    "know the right one.",
+    "Each returns a share between 0 and 1. Make tables with a known right one.",
     lambda report: 0 <= report(*_tables(*ONE)) <= 1,
 )
 peeking.wrong(
     "lets nothing pass",
-    "Honest ones fail, too. Make tables by hand in which you know the one right "
-    "number, and compare with it.",
+    "Honest ones fail, too. Make tables for which you know the one right number.",
     lambda report: False,
 )
 peeking.wrong(
@@ -308,8 +265,7 @@ peeking.wrong(
 )
 peeking.wrong(
     "the tables exchanged",
-    "The first table is the one on which a head is chosen; you expect the number of an "
-    "honest report with the two tables exchanged.",
+    "A head is chosen on the first table, and its accuracy on the second one returned.",
     lambda report: _near(report(*_tables(*ONE[::-1])), 0.7),
     lambda report: _near(report(*_tables(*ONE[::-1])), 0.4),
 )
@@ -320,110 +276,97 @@ peeking.wrong(
     lambda report: report(*_tables(*ONE)) < 0.7,
     lambda report: report(*_tables(*ONE)) < 0.7 + 1e-6,
 )
+for wrong in ([0.9], [0.9, 0.7], [0.9, 0.7, 0.6]):
+    peeking.wrong(
+        "compares one number",
+        "That excludes one way of peeking, and there are many: an honest report has "
+        "one number, so ask whether this is it.",
+        lambda report, wrong=wrong: (
+            not any(_near(report(*_tables(*ONE)), number) for number in wrong)
+        ),
+    )
 
 
-def _is_none_of(*numbers: float) -> Callable:
-    return lambda report: not any(_near(report(*_tables(*ONE)), n) for n in numbers)
+def _asks(*pairs: tuple[int, tuple]) -> Callable:
+    """Return a test that knows the right number of some pairs of tables.
 
-
-peeking.wrong(
-    "compares one number",
-    "That excludes one way of peeking, and there are many: an honest report has one "
-    "number, so ask whether this is it.",
-    _is_none_of(0.9),
-    _is_none_of(0.9, 0.7),
-    _is_none_of(0.9, 0.7, 0.6),
-)
-
-
-def _asks(*pairs) -> Callable:
-    """Return a test that is right on each pair: (number of heads, place), and hits.
-
-    hits: how often the head at that place is right in both parts, then those behind it.
+    pairs: the place of the right head, and hits: how often it is right in both parts,
+    then those of the heads behind it.
     """
 
     def test(report):
-        for (heads, place), hits in pairs:
-            columns = (*hits, *[(1, 0)] * heads)[:heads]
-            columns = (*columns[heads - place :], *columns[: heads - place])
-            if not _near(report(*_tables(*zip(*columns))), hits[0][1] / 10):
-                return False
-        return True
+        return all(
+            _near(report(*_tables(*zip(*hits[-at:], *hits[:-at]))), hits[0][1] / 10)
+            for at, hits in pairs
+        )
 
     return test
 
 
-DEFICIENT = {  # tables that a procedure passes which peeks
+DEFICIENT = {
     "equal parts": (
         "Two equal parts give one number, whoever chose on which: they must differ.",
         ((7, 7), (5, 5), (3, 3)),
     ),
     "one head best in both": (
-        "The same head is best in both parts: who chooses on the wrong one finds it, "
-        "too. Let another head win in the other part.",
+        "Who chooses on the wrong part finds the same head: let another one win there.",
         ((7, 5), (6, 3), (3, 2)),
         ((7, 9), (6, 5), (4, 2)),
     ),
     "as good in both parts": (
-        "The right head is as good in both parts: who reports on the first one finds "
-        "that number, too. Let them differ.",
-        ((6, 6), (4, 9)),
+        "Who reports on the first part finds the same number: let the two differ.",
+        ((6, 6), (4, 9), (1, 0)),
     ),
     "no close second that is better in the other": (
-        "No head that was nearly as good in the first part is better in the other: who "
-        "lets the other part decide between the two best is not found. Make one.",
+        "Who lets the other part decide between the two best of the first is not "
+        "found: make one nearly as good in the first and better in the other.",
         ((6, 3), (2, 1), (1, 9)),
         ((9, 4), (4, 2), (1, 5)),  # nor is another one best in both together
     ),
     "the choice of both is the choice of the first": (
-        "In the two parts together the same head wins. Let a head be so much better in "
-        "the other part that it wins in both together.",
-        ((9, 4), (5, 6)),
+        "Let another head be so much better in the other part that it wins in both.",
+        ((9, 4), (5, 6), (1, 0)),
     ),
 }
 for name, (why, *tables) in DEFICIENT.items():
-    for (in_first, in_other), *behind in tables:
-        hits = ((in_first, in_other), *behind)
-        lower = ((in_first - (in_first == in_other), in_other - 1), *behind)
+    for hits in tables:
+        (in_first, in_other), *others = hits
+        lower = ((in_first - (in_first == in_other), in_other - 1), *others)
         peeking.wrong(
             name,
             why,
-            _asks(((3, 0), hits)),
-            _asks(((4, 1), hits)),
-            _asks(((4, 2), hits), ((4, 1), hits)),
-            _asks(((4, 2), hits), ((4, 1), lower)),
+            *(_asks((at, hits)) for at in (0, 1, 2)),
+            _asks((1, (*hits, (1, 0)))),
+            _asks((0, hits), (1, hits)),
+            _asks((0, hits), (1, lower)),
         )
 
 SOUND, OTHER = ((7, 2), (6, 9)), ((8, 4), (7, 9))
+for more in ((), ((1, 0), (1, 0))):
+    one, two = SOUND + more, OTHER + more
+    peeking.wrong(
+        "the right head in one place",
+        "Who never chooses may take this head, too: make a pair with another one.",
+        *(_asks((at, one)) for at in range(len(one))),
+        *(_asks((at, one), (at, two)) for at in range(len(one))),
+    )
 peeking.wrong(
-    "the right head in one place",
-    "The right head stands in one place in all your tables, and who never chooses may "
-    "take it, too. Make a second pair in which it stands elsewhere.",
-    *(_asks((at, SOUND)) for at in ((2, 0), (2, 1), (4, 0), (4, 1))),
-    *(_asks((at, SOUND), (at, OTHER)) for at in ((2, 0), (2, 1), (4, 0), (4, 1))),
-    _asks(((4, 1), SOUND), ((5, 1), OTHER)),
-    _asks(((3, 2), SOUND), ((5, 4), OTHER)),
-)
-peeking.wrong(
-    "the same number each time",
-    "The right number is the same in all your tables, and a report passes that always "
-    "returns it: let the right numbers differ, and none be the lowest of its table.",
-    _asks(((4, 0), SOUND), ((4, 1), SOUND)),
-    _asks(((2, 0), SOUND), ((2, 1), SOUND)),
-)
-peeking.wrong(
-    "the lowest number is right",
-    "The right head is the worst of the other part in all your tables: who takes the "
-    "worst one is not found.",
-    _asks(((2, 0), SOUND), ((2, 1), OTHER)),
+    "a constant, or the worst head, would do",
+    "Let the right numbers differ, and none of them be the lowest of its table.",
+    _asks((0, (*SOUND, (1, 0))), (1, (*SOUND, (1, 0)))),
+    _asks((0, SOUND), (1, SOUND)),
+    _asks((0, SOUND), (1, OTHER)),
 )
 
 # --- 9.3: an interval of sentences, not of arcs ---------------------------------------
 
+ENDS = (0.025, 0.975)
 
-def _ends(accuracies: Tensor, low=0.025, high=0.975, **how) -> Tensor:
-    ends = torch.tensor([low, high], dtype=accuracies.dtype)
-    return accuracies.nanquantile(ends, **how).float()
+
+def _ends(accuracies: Tensor, ends=ENDS, empty=torch.nan, how="linear") -> Tensor:
+    """Return the quantiles; empty: the accuracy of a draw without any arc."""
+    ends = torch.tensor(ends, dtype=accuracies.dtype)
+    return accuracies.nan_to_num(empty).nanquantile(ends, interpolation=how).float()
 
 
 def _by_sentence(accuracies: Callable, ends: Callable = _ends) -> Callable:
@@ -433,17 +376,16 @@ def _by_sentence(accuracies: Callable, ends: Callable = _ends) -> Callable:
     """
 
     def answer(right, sentence, drawn):
-        zeros = torch.zeros(drawn.shape[1], dtype=torch.float64)
-        both = right.double(), torch.ones(len(right), dtype=torch.float64)
-        hits, arcs = (zeros.index_add(0, sentence, each) for each in both)
+        hits, arcs = torch.zeros(2, drawn.shape[1], dtype=torch.float64)
+        hits.index_add_(0, sentence, right.double())
+        arcs.index_add_(0, sentence, torch.ones(len(right), dtype=torch.float64))
         return ends(accuracies(hits, arcs, drawn))
 
     return answer
 
 
 def _accuracies(hits, arcs, drawn):
-    """Return the accuracy of each draw; NaN: a draw without any arc."""
-    return hits[drawn].sum(dim=1) / arcs[drawn].sum(dim=1)
+    return hits[drawn].sum(dim=1) / arcs[drawn].sum(dim=1)  # NaN: no arc
 
 
 def interval(right: Tensor, sentence: Tensor, drawn: Tensor) -> Tensor:
@@ -482,100 +424,71 @@ repair.wrong(
     "arcs drawn",
     "This draws arcs, as if those of one sentence were independent; they succeed and "
     "fail together, and the interval becomes too narrow. Draw sentences.",
-    lambda right, sentence, drawn: _ends(
-        right.double()[drawn % len(right)].mean(dim=1)
-    ),
+    lambda right, sentence, drawn: _ends(right.double()[drawn % len(right)].mean(1)),
 )
 repair.wrong(
     "each sentence weighs alike",
-    "A sentence with ten arcs counts ten times as much as one with one: add up hits "
-    "and arcs, then divide.",
+    "One with ten arcs counts ten times as much: add up hits and arcs, then divide.",
     _by_sentence(lambda hits, arcs, drawn: (hits / arcs)[drawn].nanmean(1)),
     _by_sentence(lambda hits, arcs, drawn: (hits / arcs.clamp(1))[drawn].mean(1)),
     _by_sentence(lambda hits, arcs, drawn: (hits / arcs)[drawn].mean(1)),
 )
+for of_both in (False, True):
 
-
-@repair.wrong(
-    "one arc of each sentence",
-    "`x[sentence] += right` keeps one arc of each sentence: repeated places are added "
-    "once. `index_add` and `bincount` add them all.",
-)
-def _(right, sentence, drawn):
-    hits = torch.zeros(drawn.shape[1], dtype=torch.float64)
-    hits[sentence] += right
-    arcs = torch.bincount(sentence, minlength=len(hits)).double()
-    return _ends(_accuracies(hits, arcs, drawn))
-
-
-@repair.wrong("one arc of each sentence")
-def _(right, sentence, drawn):
-    hits, arcs = torch.zeros(2, drawn.shape[1], dtype=torch.float64)
-    hits[sentence] += right
-    arcs[sentence] += 1
-    return _ends(_accuracies(hits, arcs, drawn))
-
-
-@_by_sentence
-def _once(hits, arcs, drawn):
-    among = F.one_hot(drawn, len(arcs)).amax(dim=1).double()
-    return (among @ hits) / (among @ arcs)
+    @repair.wrong(
+        "one arc of each sentence",
+        "`x[sentence] += right` keeps one arc of each sentence: repeated places are "
+        "added once. `index_add` and `bincount` add them all.",
+    )
+    def _(right, sentence, drawn, of_both=of_both):
+        hits, arcs = torch.zeros(2, drawn.shape[1], dtype=torch.float64)
+        hits[sentence] += right
+        arcs[sentence] += 1
+        if not of_both:
+            arcs = torch.bincount(sentence, minlength=len(arcs))
+        return _ends(_accuracies(hits, arcs, drawn))
 
 
 repair.wrong(
     "drawn twice, counted once",
     "A sentence that is drawn twice brings its arcs twice.",
-    _once,
+    _by_sentence(
+        lambda hits, arcs, drawn: torch.stack(
+            [hits[row.unique()].sum() / arcs[row.unique()].sum() for row in drawn]
+        )
+    ),
 )
-for empty in (0.0, 0.5, 1.0):
-    repair.wrong(
-        "an empty draw counts",
-        "A draw without any arc has no accuracy: leave it out, give it no number.",
-        _by_sentence(lambda *given, empty=empty: _accuracies(*given).nan_to_num(empty)),
-    )
 repair.wrong(
     "an empty draw counts",
-    _by_sentence(
-        _accuracies, lambda x: _ends(x) * (1 if x.isfinite().all() else torch.nan)
-    ),
+    "A draw without any arc has no accuracy: leave it out, give it no number.",
+    *(_by_sentence(_accuracies, partial(_ends, empty=x)) for x in (0.0, 0.5, 1.0)),
+    _by_sentence(_accuracies, lambda x: x.float().quantile(torch.tensor(ENDS))),
 )
 repair.wrong(
-    "divided by all arcs",
-    "A draw has not as many arcs as all sentences together: divide by its own.",
+    "divided by another number",
+    "The accuracy of a draw is its hits, divided by its own arcs: neither by all arcs "
+    "nor by sentences.",
     _by_sentence(lambda hits, arcs, drawn: hits[drawn].sum(1) / arcs.sum()),
-    _by_sentence(
-        lambda hits, arcs, drawn: (
-            (hits / arcs.sum())[drawn].sum(1) + 0 * _accuracies(hits, arcs, drawn)
-        )  # NaN for empty draws
-    ),
-)
-repair.wrong(
-    "divided by sentences",
-    "That is hits per sentence; the accuracy is hits per arc.",
     _by_sentence(lambda hits, arcs, drawn: hits[drawn].mean(1)),
 )
-repair.wrong(
-    "90 %",
-    "95 % lie between the quantiles 0.025 and 0.975; between these lie 90 %.",
-    _by_sentence(_accuracies, partial(_ends, low=0.05, high=0.95)),
-)
-repair.wrong(
-    "the lowest and the highest",
-    "They move with the number of draws. Take the quantiles 0.025 and 0.975.",
-    _by_sentence(_accuracies, partial(_ends, low=0.0, high=1.0)),
-)
+for ends in ((0.05, 0.95), (0.0, 0.95), (0.0, 1.0)):
+    repair.wrong(
+        "other ends",
+        "95 % of the draws lie between the quantiles 0.025 and 0.975.",
+        _by_sentence(_accuracies, partial(_ends, ends=ends)),
+    )
 
 
-def _without_interpolation(accuracies):
+def _sorted(accuracies):
     found = accuracies[~accuracies.isnan()].sort().values
-    return torch.stack([found[int(at * len(found))] for at in (0.025, 0.975)]).float()
+    return torch.stack([found[int(end * len(found))] for end in ENDS]).float()
 
 
 repair.wrong(
     "no interpolation",
     "The ends may lie between two draws: interpolate, as torch.quantile does.",
-    _by_sentence(_accuracies, _without_interpolation),
-    _by_sentence(_accuracies, partial(_ends, interpolation="nearest")),
+    _by_sentence(_accuracies, _sorted),
+    *(_by_sentence(_accuracies, partial(_ends, how=x)) for x in ("nearest", "lower")),
 )
 
 
@@ -586,11 +499,11 @@ def _normal(accuracies):
 
 repair.wrong(
     "a normal distribution supposed",
-    "Mean ± 1.96 standard deviations supposes one; asked are the quantiles of the draws.",
+    "Mean ± 1.96 standard deviations supposes one: take the quantiles of the draws.",
     _by_sentence(_accuracies, _normal),
 )
 repair.wrong(
-    "the higher end first",
+    "ends exchanged",
     "The lower end comes first.",
     lambda *given: interval(*given).flip(0),
 )
@@ -603,7 +516,6 @@ def _cosines(x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def _others(similar: Tensor, itself: float = -torch.inf) -> Tensor:
-    """Return the similarities with this number on the diagonal."""
     return similar.fill_diagonal_(itself)
 
 
@@ -661,6 +573,10 @@ def vectors(dtype):
 stay = Exercise("9.4", "Who keeps its neighbours?", kept, vectors, gradients=False)
 
 
+def _with_itself(x: Tensor) -> Tensor:
+    return _others(_cosines(x), 2.0)
+
+
 def _one_more(before, after, k):
     return _stay(before, after, min(k + 1, len(before)), _cosines)
 
@@ -669,15 +585,16 @@ stay.wrong(
     "itself among its neighbours",
     "Each sentence is its own nearest neighbour, before and after: leave it out.",
     lambda *given: _stay(*given, _cosines),
-    lambda *given: _stay(*given, _cosines, _right),
-    lambda *given: _stay(*given, _right, _cosines),
+    lambda *given: _stay(*given, _with_itself),
+    lambda *given: _stay(*given, _with_itself, _right),
+    lambda *given: _stay(*given, _right, _with_itself),
     _one_more,
     lambda before, after, k: _one_more(before, after, k) * min(k + 1, len(before)) / k,
 )
 stay.wrong(
     "the first of the list left out",
-    "The first of the list is not always the sentence itself: another may point the "
-    "same way. Put -inf on the diagonal.",
+    "It is not always the sentence itself: another may point the same way. Put -inf "
+    "on the diagonal.",
     lambda *given: _stay(
         *given, _cosines, nearest=lambda x, k: x.topk(k + 1).indices[:, 1:]
     ),
@@ -698,33 +615,20 @@ def _dots(x: Tensor) -> Tensor:
 
 stay.wrong(
     "dot products",
-    "Vectors are not of length 1, and long ones win every dot product: divide by the "
-    "lengths.",
+    "Long vectors win every dot product: divide each by its own length, along the "
+    "last axis.",
     lambda *given: _stay(*given, _dots),
     lambda *given: _stay(*given, _dots, _right),
     lambda *given: _stay(*given, _right, _dots),
-)
-stay.wrong(
-    "features divided, not sentences",
-    "That divides each feature by its size over the sentences: divide each vector by "
-    "its own length, along the last axis.",
     lambda *given: _stay(*given, lambda x: _dots(F.normalize(x, dim=0))),
 )
 stay.wrong(
-    "signs lost",
-    "Vectors that point in opposite ways are no neighbours: keep the cosine's sign.",
+    "another measure",
+    "The cosine alone, with its sign: subtract no mean, and measure no distance "
+    "between vectors of any length.",
     lambda *given: _stay(*given, lambda x: _others(_cosines(x).abs())),
-)
-stay.wrong(
-    "a mean subtracted",
-    "A cosine is asked for, without subtracting a mean; that would be a correlation.",
     lambda *given: _stay(*given, lambda x: _right(x - x.mean(dim=0))),
     lambda *given: _stay(*given, lambda x: _right(x - x.mean(dim=-1, keepdim=True))),
-)
-stay.wrong(
-    "distances of vectors of any length",
-    "Vectors are not of length 1, and two that point the same way may lie far apart: "
-    "compare directions, by the cosine.",
     lambda *given: _stay(*given, lambda x: _others(-torch.cdist(x, x))),
 )
 stay.wrong(
@@ -741,7 +645,25 @@ stay.wrong(
     "the farthest",
     "Those are the least similar ones; neighbours are the most similar.",
     lambda *given: _stay(*given, lambda x: _others(-_cosines(x))),
-    lambda *given: _stay(*given, lambda x: -_cosines(x)),
+    lambda *given: _stay(*given, lambda x: -_right(x)),
+)
+
+
+@stay.wrong("two models mixed", "Compare before with before, and after with after.")
+def _(before, after, k):
+    return _stay(before, after, k, _right, lambda x: _others(_cosines(before, x)))
+
+
+stay.wrong(
+    "the share of the union",
+    "That is the share of all that were neighbours before or after; take that of the k "
+    "before.",
+    lambda *given: kept(*given) / (2 - kept(*given)),
+)
+stay.wrong(
+    "the share that left",
+    "Count the neighbours that stay.",
+    lambda *given: 1 - kept(*given),
 )
 stay.wrong(
     "yes or no",
@@ -750,43 +672,28 @@ stay.wrong(
     lambda *given: (kept(*given) == 1).float(),
 )
 stay.wrong(
-    "two models mixed",
-    "Compare before with before, and after with after.",
-    lambda before, *after: _stay(
-        before, *after, _right, lambda x: _others(_cosines(before, x))
-    ),
-    lambda before, *after: _stay(
-        before, *after, _right, lambda x: _others(_cosines(x, before))
-    ),
-)
-stay.wrong(
-    "the share of the union",
-    "That is the share of all that were neighbours before or after; asked is the share "
-    "of the k that were neighbours before.",
-    lambda *given: kept(*given) / (2 - kept(*given)),
-)
-stay.wrong(
     "the mean of all",
     "One number for each sentence; take the mean later.",
     lambda *given: kept(*given).mean(),
 )
+for divisor in (
+    lambda before, k: k + 1,
+    lambda before, k: 1,
+    lambda before, k: len(before),
+    lambda before, k: len(before) - 1,
+):
+    stay.wrong(
+        "divided by another number",
+        "A sentence has k neighbours: divide by k, not by k + 1, 1 or all sentences.",
+        lambda before, after, k, divisor=divisor: (
+            kept(before, after, k) * k / divisor(before, k)
+        ),
+    )
 stay.wrong(
-    "divided by another number",
-    "A sentence has k neighbours: divide by k, not by k + 1, by 1 or by all sentences.",
-    lambda before, after, k: kept(before, after, k) * k / (k + 1),
-    lambda before, after, k: kept(before, after, k) * k,
-    lambda before, after, k: kept(before, after, k) * k / len(before),
-    lambda before, after, k: kept(before, after, k) * k / (len(before) - 1),
-)
-stay.wrong(
-    "the nearest only",
-    "That asks for the nearest one alone; asked are the k nearest.",
-    lambda before, after, k: kept(before, after, 1),
-)
-stay.wrong(
-    "one too few",
-    "One neighbour too few: after the sentence itself is left out, k must remain.",
+    "too few neighbours",
+    "After the sentence itself is left out, k neighbours must remain.",
     lambda before, after, k: kept(before, after, max(k - 1, 1)),
+    lambda before, after, k: kept(before, after, 1),
 )
 
 EXERCISES = (pieces, peeking, repair, stay)
