@@ -83,9 +83,9 @@ def test_one_bad_number_in_a_finite_mask_is_refused(name, bad):
     ("error", "says", "given"),
     [
         (TypeError, "mask is torch.int64.*True = may be read", {"mask": FLAG.long()}),
-        (TypeError, "mask is torch.uint8", {"mask": FLAG.byte()}),
+        (TypeError, "mask is torch.uint8; give bool", {"mask": FLAG.byte()}),
         (TypeError, "mask is a list", {"mask": [[True]]}),
-        (TypeError, "bias is torch.bool", {"bias": FLAG}),
+        (TypeError, "bias is torch.bool; give floating", {"bias": FLAG}),
         (ValueError, r"\(batch, keys\) .* as mask\[:, None, None", {"mask": FLAG[:B]}),
         (ValueError, "one per sequence", {"mask": FLAG.expand(B, L, S)}),
         (ValueError, "one per head", {"mask": FLAG.expand(H, L, S)}),
