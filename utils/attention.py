@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
     >>> output.tolist(), weights.tolist()
     ([[5.0, 7.0]], [[1.0]])
     """
-    check_attention_inputs(query, key, value, dropout_p, scale)
+    _check_fit(query, key, value, dropout_p, scale)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     dtype = torch.promote_types(query.dtype, torch.float32)
     added, empty = as_added(mask, bias, query, key, dtype)
@@ -116,7 +116,7 @@ def _fused_attention(query, key, value, mask, *, bias, dropout_p):
     ):
         options = {"bias": bias, "dropout_p": dropout_p}
         return scaled_dot_product_attention(query, key, value, mask, **options)[0], None
-    check_attention_inputs(query, key, value)
+    _check_fit(query, key, value)
     added, empty = as_added(mask, bias, query, key, query.dtype)
     if added is None and query.device.type == "cpu":
         # With nothing to add, the CPU's kernel takes a row of NaN for a row that reads
@@ -128,7 +128,7 @@ def _fused_attention(query, key, value, mask, *, bias, dropout_p):
     return output if empty is None else output.masked_fill(empty, 0.0), None
 
 
-def check_attention_inputs(query, key, value, dropout_p=0.0, scale=None) -> None:
+def _check_fit(query, key, value, dropout_p=0.0, scale=None) -> None:
     """Refuse a query, key and value that do not fit together, and other options."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         checks.check_floating(name, x)
@@ -177,7 +177,7 @@ class MultiHeadAttention(nn.Module):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout, self.position = dropout, position
-        check_layer_options(self)
+        _check_options(self)
         self.head_dim = embed_dim // num_heads
 
         kv_dim = self.num_kv_heads * self.head_dim
@@ -218,7 +218,7 @@ class MultiHeadAttention(nn.Module):
         cache: a dict, empty at first, in which the keys and values of earlier calls
             are kept; the new queries then attend to old and new positions.
         """
-        check_layer_inputs(self, query, key, value, cache)
+        _check_inputs(self, query, key, value, cache)
         key = query if key is None else key
         value = key if value is None else value
 
@@ -319,15 +319,16 @@ def _positioned(position, q: Tensor, k: Tensor, past: int):
     return turned_q, turned_k, position.bias(q.shape[-2], past + k.shape[-2])
 
 
-def check_layer_options(layer: MultiHeadAttention) -> None:
+def _check_options(layer: MultiHeadAttention) -> None:
     """Refuse sizes that cannot be shared out among the heads, and other options."""
     for name in ("embed_dim", "num_heads", "num_kv_heads", "kdim", "vdim"):
         checks.check_size(name, getattr(layer, name), least=1)
     checks.check_probability("dropout", layer.dropout)
     if layer.embed_dim % layer.num_heads or layer.num_heads % layer.num_kv_heads:
         raise ValueError(
-            f"num_heads={layer.num_heads} must divide embed_dim={layer.embed_dim}, and "
-            f"num_kv_heads={layer.num_kv_heads} must divide num_heads."
+            f"embed_dim={layer.embed_dim}, num_heads={layer.num_heads}, num_kv_heads="
+            f"{layer.num_kv_heads}: num_heads must divide embed_dim, and be divided by "
+            "num_kv_heads."
         )
     position, head_dim = layer.position, layer.embed_dim // layer.num_heads
     if position is None:
@@ -343,7 +344,7 @@ def check_layer_options(layer: MultiHeadAttention) -> None:
             )
 
 
-def check_layer_inputs(layer, query, key=None, value=None, cache=None) -> None:
+def _check_inputs(layer, query, key=None, value=None, cache=None) -> None:
     """Refuse inputs of a multi-head layer that cannot have been meant for it."""
     if cache is not None and key is not None:
         raise ValueError("cache is for self-attention; call it without key, value.")

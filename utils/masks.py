@@ -87,10 +87,8 @@ def check_mask(name: str, mask, shape: tuple[int, ...], device: torch.device) ->
         raise TypeError(f"{name} is a {type(mask).__name__}; give a torch.Tensor.")
     boolean = mask.dtype == torch.bool and name != "bias"
     if not boolean and not mask.is_floating_point():
-        raise TypeError(
-            f"{name} is {mask.dtype}; give floating point that is added to the scores, "
-            "or a mask of bool (True = may be read), e.g. mask.bool()."
-        )
+        kinds = "" if name == "bias" else "bool (True = may be read), e.g. .bool(), or "
+        raise TypeError(f"{name} is {mask.dtype}; give {kinds}floating point (added).")
     if mask.device != device:
         raise ValueError(f"{name} is on {mask.device} but the query is on {device}.")
     axes = list(zip(mask.shape, shape))

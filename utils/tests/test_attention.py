@@ -9,7 +9,9 @@ from torch.testing import assert_close
 
 from utils.attention import merge_heads, scaled_dot_product_attention, split_heads
 from utils.masks import causal_mask, padding_mask
-from utils.tests.helpers import B, D, E, H, L, S, masks, randn
+from utils.tests.helpers import SIZES, masks, normal
+
+B, H, L, S, D, E = SIZES
 
 
 def test_split_heads_keeps_the_features_of_a_token_together():
@@ -53,11 +55,11 @@ def oracle(q, k, v, mask, scale=None):
 def test_equals_torch_in_values_and_gradients(dtype, atol, name, scale):
     mask, results = masks()[name], []
     for attention in (oracle, lambda *a, **k: scaled_dot_product_attention(*a, **k)[0]):
-        q = randn(B, H, L, D, seed=1, dtype=dtype, grad=True)
-        k = randn(B, H, S, D, seed=2, dtype=dtype, grad=True)
-        v = randn(B, H, S, 6, seed=3, dtype=dtype, grad=True)
+        q = normal(B, H, L, D, seed=1, dtype=dtype, grad=True)
+        k = normal(B, H, S, D, seed=2, dtype=dtype, grad=True)
+        v = normal(B, H, S, 6, seed=3, dtype=dtype, grad=True)
         output = attention(q, k, v, mask, scale=scale)
-        (output * randn(*output.shape, seed=4, dtype=dtype)).sum().backward()
+        (output * normal(*output.shape, seed=4, dtype=dtype)).sum().backward()
         with torch.no_grad():  # then the weights are written over the scores
             again = attention(q, k, v, mask, scale=scale)
         results.append((output.detach(), again, q.grad, k.grad, v.grad))
@@ -67,7 +69,7 @@ def test_equals_torch_in_values_and_gradients(dtype, atol, name, scale):
 
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3), (2, 1, 3, 2)])
 def test_any_leading_dimensions(leading):
-    q, k, v = (randn(*leading, n, D, seed=n) for n in (L, S, S))
+    q, k, v = (normal(*leading, n, D, seed=n) for n in (L, S, S))
     output, weights = scaled_dot_product_attention(q, k, v, causal_mask(L, S))
     assert_close(output, oracle(q, k, v, causal_mask(L, S)), atol=1e-6, rtol=1e-6)
     assert_close(weights.sum(-1), torch.ones(*leading, L))
@@ -80,7 +82,7 @@ def test_nothing_to_read_gives_zeros_and_finite_gradients(form, no_grad):
     keep = padding_mask([S, 0, 2], S).expand(B, 1, L, S)
     additive = torch.zeros(keep.shape).masked_fill(~keep, -math.inf)
     given = {"boolean": {"mask": keep}, "-inf": {"mask": additive}}
-    q, k, v = (randn(B, H, n, D, seed=n, grad=True) for n in (L, S, S))
+    q, k, v = (normal(B, H, n, D, seed=n, grad=True) for n in (L, S, S))
     with torch.set_grad_enabled(not no_grad):
         kwargs = given.get(form, {"bias": additive})
         output, weights = scaled_dot_product_attention(q, k, v, **kwargs)
@@ -95,7 +97,7 @@ def test_nothing_to_read_gives_zeros_and_finite_gradients(form, no_grad):
 
 @pytest.mark.parametrize("dtype, atol", [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
 def test_half_precision_is_computed_in_single(dtype, atol):
-    q, k, v = (randn(2, 2, 300, 64, seed=n, dtype=dtype) for n in range(3))
+    q, k, v = (normal(2, 2, 300, 64, seed=n, dtype=dtype) for n in range(3))
     exact, _ = scaled_dot_product_attention(q.double(), k.double(), v.double())
     output, weights = scaled_dot_product_attention(q, k, v)
     assert output.dtype == weights.dtype == dtype
@@ -108,8 +110,8 @@ def test_half_precision_is_computed_in_single(dtype, atol):
 @pytest.mark.parametrize("size", [300.0, 1e5])
 @pytest.mark.parametrize("name", ["bias", "mask"])
 def test_half_precision_does_not_round_what_is_added(dtype, size, name):
-    added = randn(L, S) - size  # all alike, but for what half precision would round
-    q, k, v = (randn(B, H, n, D, seed=n, dtype=dtype) for n in (L, S, S))
+    added = normal(L, S) - size  # all alike, but for what half precision would round
+    q, k, v = (normal(B, H, n, D, seed=n, dtype=dtype) for n in (L, S, S))
     exact = scaled_dot_product_attention(
         q.double(), k.double(), v.double(), **{name: added.double()}
     )
@@ -119,7 +121,7 @@ def test_half_precision_does_not_round_what_is_added(dtype, size, name):
 
 
 def test_dropout_only_when_asked_and_never_in_the_weights():
-    q = randn(2, 6, D)
+    q = normal(2, 6, D)
     output, weights = scaled_dot_product_attention(q, q, q)
     again, _ = scaled_dot_product_attention(q, q, q)
     dropped, kept_weights = scaled_dot_product_attention(q, q, q, dropout_p=0.5)
@@ -130,12 +132,12 @@ def test_dropout_only_when_asked_and_never_in_the_weights():
 
 
 def test_arguments_are_not_edited_and_no_keys_are_no_reading():
-    q, mask = randn(2, 5, D), torch.zeros(1, 5, 5)
+    q, mask = normal(2, 5, D), torch.zeros(1, 5, 5)
     before = q.clone(), mask.clone()
     with torch.no_grad():
         scaled_dot_product_attention(q, q, q, mask)
     assert torch.equal(q, before[0]) and torch.equal(mask, before[1])
-    nothing = randn(2, 0, D)
+    nothing = normal(2, 0, D)
     output, weights = scaled_dot_product_attention(q, nothing, nothing)
     assert (output == 0).all() and weights.shape == (2, 5, 0)
 

@@ -8,9 +8,11 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, scaled_dot_product_attention
 from utils.masks import causal_mask, padding_mask
-from utils.tests.helpers import B, D, E, H, L, S, randn
+from utils.tests.helpers import SIZES, normal
 
-Q, K = randn(B, H, L, D), randn(B, H, S, D, seed=1)
+B, H, L, S, D, E = SIZES
+
+Q, K = normal(B, H, L, D), normal(B, H, S, D, seed=1)
 FLAG = torch.ones(L, S, dtype=torch.bool)
 
 
@@ -47,7 +49,7 @@ def test_lengths_that_are_none(error, says, lengths, max_length):
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_two_axes_are_queries_and_keys_also_where_the_batch_is_as_large(need_weights):
-    layer, x = MultiHeadAttention(E, H), randn(L, L, E)  # batch == length
+    layer, x = MultiHeadAttention(E, H), normal(L, L, E)  # batch == length
     padding = padding_mask([5, 2, 1, 5, 3])
     window = causal_mask(L) & ~causal_mask(L).tril(-2)
     for two_axes in (padding[:, 0, 0], causal_mask(L), window, FLAG[:, :L]):
@@ -63,8 +65,8 @@ def test_two_axes_are_queries_and_keys_also_where_the_batch_is_as_large(need_wei
 
 @pytest.mark.parametrize("leading", [(), (L,)])
 def test_a_mask_of_queries_without_heads(leading):
-    q, k = randn(*leading, L, D), randn(*leading, L, D, seed=1)
-    mask = randn(L, L, seed=2) > 0
+    q, k = normal(*leading, L, D), normal(*leading, L, D, seed=1)
+    mask = normal(L, L, seed=2) > 0
     mask[:, 0] = True
     _, weights = scaled_dot_product_attention(q, k, k, mask)
     assert_close(weights > 0, mask.expand(weights.shape))
@@ -83,9 +85,9 @@ def test_one_bad_number_in_a_finite_mask_is_refused(name, bad):
     ("error", "says", "given"),
     [
         (TypeError, "mask is torch.int64.*True = may be read", {"mask": FLAG.long()}),
-        (TypeError, "mask is torch.uint8", {"mask": FLAG.byte()}),
+        (TypeError, "mask is torch.uint8; give bool", {"mask": FLAG.byte()}),
         (TypeError, "mask is a list", {"mask": [[True]]}),
-        (TypeError, "bias is torch.bool", {"bias": FLAG}),
+        (TypeError, "bias is torch.bool; give floating", {"bias": FLAG}),
         (ValueError, r"\(batch, keys\) .* as mask\[:, None, None", {"mask": FLAG[:B]}),
         (ValueError, "one per sequence", {"mask": FLAG.expand(B, L, S)}),
         (ValueError, "one per head", {"mask": FLAG.expand(H, L, S)}),

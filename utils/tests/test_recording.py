@@ -13,7 +13,7 @@ from utils.masks import causal_mask, padding_mask
 from utils.models import Block, CausalLM
 from utils.positions import ALiBi, Learned, Rotary, T5Bias
 from utils.recording import attention_layers, record_attention
-from utils.tests.helpers import randn
+from utils.tests.helpers import normal
 
 B, L, E, H, V = 3, 7, 16, 4, 11
 POSITIONS = {
@@ -23,7 +23,7 @@ POSITIONS = {
     "ALiBi": lambda: ALiBi(H),
     "T5": lambda: T5Bias(H, num_buckets=8, max_distance=6),
 }
-X = randn(B, L, E)
+X = normal(B, L, E)
 IDS = torch.randint(V, (B, L), generator=torch.Generator().manual_seed(0))
 HIDDEN = ~padding_mask([L, 2, 5], L)[:, 0, 0]  # as PyTorch wants it: True = padding
 

@@ -9,9 +9,11 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, scaled_dot_product_attention
 from utils.masks import causal_mask, padding_mask
-from utils.tests.helpers import B, E, H, L, randn
+from utils.tests.helpers import SIZES, normal
 
-X = randn(B, L, E)
+B, H, L, S, D, E = SIZES
+
+X = normal(B, L, E)
 MASKS = {
     "none": None,
     "causal": causal_mask(L),
@@ -81,7 +83,7 @@ def test_compiles_whole_for_any_length_and_with_a_cache():
 
     compiled = whole_graph(masked, dynamic=True)
     for length in (2, 5, 7):
-        x = randn(B, length, E)
+        x = normal(B, length, E)
         assert_close(compiled(x), masked(x))
     step, cache, parts = whole_graph(layer), {}, []
     for part, seen in ((X[:, :3], 3), (X[:, 3:4], 4), (X[:, 4:], 5)):
@@ -152,7 +154,7 @@ def test_vmap_over_weights(plain, mask, need_weights, grad_on):
 
 @with_or_without_grad
 def test_vmap_over_masks(grad_on):
-    q, k, v = (randn(B, H, L, 4, seed=seed) for seed in range(3))
+    q, k, v = (normal(B, H, L, 4, seed=seed) for seed in range(3))
     masks = torch.stack([causal_mask(L), torch.zeros(L, L).bool(), ~causal_mask(L)])
     with torch.set_grad_enabled(grad_on):
         found = vmap(lambda m: scaled_dot_product_attention(q, k, v, m))(masks)
@@ -165,7 +167,7 @@ def test_vmap_over_masks(grad_on):
 @both_paths
 @each_mask
 def test_forward_mode(mask, need_weights, grad_on):
-    layer, x, along = seeded(0).double(), X.double(), randn(B, L, E, seed=1).double()
+    layer, x, along = seeded(0).double(), X.double(), normal(B, L, E, seed=1).double()
 
     def attention(x):
         output, weights = layer(x, mask=MASKS[mask], need_weights=need_weights)
