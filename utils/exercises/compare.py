@@ -150,7 +150,7 @@ def _same_value(target, output) -> bool:
     if isinstance(target, float) and isinstance(output, (int, float)):
         both_nan = math.isnan(target) and math.isnan(output)
         return both_nan or math.isclose(target, output, rel_tol=1e-4, abs_tol=1e-6)
-    return output == target
+    return isinstance(output, type(target)) and output == target  # 1.0 is not 1
 
 
 def _short(value) -> str:

@@ -422,7 +422,7 @@ draw = functools.partial(randn, dtype=torch.float64)
 EMBEDDING, PLACES = draw(WORDS, SIZE, seed=0), draw(LONGEST, SIZE, seed=1)
 HEAD, RANDOM = draw(SIZE, WORDS, seed=2), draw(WORDS, WORDS, seed=3)
 RISING = torch.zeros_like(RANDOM)
-RISING[:, 7] = torch.arange(WORDS)  # moves one logit, by 1 from word to word
+RISING[:, 7] = 0.2 * torch.arange(WORDS)  # each word adds more than the one before
 
 
 @dataclass
@@ -496,9 +496,11 @@ def leak_trials(dtype):
         BlackBox(
             "a leak that moves a logit by 0.01", "the next", 0.0102 * torch.eye(WORDS)
         ),
-        BlackBox("a model whose output 0 sees token 1", "0 sees 1", -0.2 * RISING),
-        BlackBox("a model whose output 62 sees token 63", "62 sees 63", -0.2 * RISING),
-        BlackBox("a model whose output 0 sees token 63", "0 sees 63", 0.2 * RISING),
+        BlackBox("a model whose output 0 sees token 1", "0 sees 1", RISING),
+        BlackBox("another whose output 0 sees token 1", "0 sees 1", -RISING),
+        BlackBox("a model whose output 62 sees token 63", "62 sees 63", RISING),
+        BlackBox("another whose output 62 sees token 63", "62 sees 63", -RISING),
+        BlackBox("a model whose output 0 sees token 63", "0 sees 63", balanced),
     ):
         yield {"logits_of": model}
 
@@ -577,8 +579,8 @@ leaks.wrong(
     tests(read=lambda logits: logits[:, :1]),
 )
 leaks.wrong(
-    "not all logits compared",
-    "A leak may move one logit alone, or two against each other: compare all ten.",
+    "not each logit compared",
+    "A leak may move one logit alone, or two against each other: compare each.",
     tests(read=lambda logits: logits[..., :1]),
     tests(read=lambda logits: logits.mean(-1)),
     tests(read=lambda logits: logits.argmax(-1)),
@@ -765,6 +767,9 @@ loss.wrong(
     "0 / 0 in a row without targets",
     "A row may have no target. Add up the losses of all rows, and divide once.",
     averaged(lambda losses, real: ((losses * real).sum(1) / real.sum(1)).mean()),
+    lambda logits, ids, pad: torch.stack(
+        [mean_loss(z[None, :-1], i[None, 1:], pad) for z, i in zip(logits, ids)]
+    ).mean(),
 )
 MEANS = [
     lambda losses, real: losses[real].mean(),

@@ -1,0 +1,571 @@
+"""Exercises of notebook 07: a figure that lies, a baseline, an honest best, words."""
+
+import torch
+import torch.nn.functional as F
+
+from utils.attention import causal_mask
+from utils.exercises.engine import Exercise, randn
+
+IMPORTS = """\
+import math
+import torch
+from utils.attention import causal_mask
+"""
+
+# --- 7.1 repair the figure that lies ---
+
+
+def panels(scores, mask):
+    """Return the weights (heads, queries, keys), NaN where the mask hides a key."""
+    return drawn(weights_of(scores, mask), mask)
+
+
+def weights_of(scores, mask, low=-torch.inf):
+    return scores.masked_fill(~mask, low).softmax(dim=-1)
+
+
+def drawn(weights, mask, hidden=torch.nan):
+    return weights.masked_fill(~mask, hidden)
+
+
+def panel_trials(dtype):
+    padded = torch.arange(6)[None] < torch.tensor([[4]])
+    masks = [
+        causal_mask(5),
+        causal_mask(3, 6),
+        causal_mask(6) & padded,
+        torch.ones(4, 7, dtype=torch.bool),
+        causal_mask(4) & causal_mask(4).mT.roll(1, 0),  # the last query sees two keys
+        causal_mask(1),
+        torch.tensor([[False, False, False], [True, False, True]]),  # query 0 sees none
+    ]
+    for seed, mask in enumerate(masks):
+        heads = 3 if seed % 2 else 1
+        scores = 2 * randn(heads, *mask.shape, seed=seed, dtype=dtype)
+        yield {"scores": scores, "mask": mask}
+    # what is hidden has the largest score, and the memory is in another order
+    scores = randn(5, 4, 2, seed=9, dtype=dtype).permute(2, 1, 0)  # (2, 4, 5)
+    mask = causal_mask(4, 5)
+    yield {"scores": scores.where(mask, scores + 9), "mask": mask}
+    # hidden, and much larger; far below what is hidden; seen by nobody, and not hidden
+    rows = [[0, 800, 0], [-15000, -15001, 0], [800, 0, 0]]
+    yield {"scores": torch.tensor([rows], dtype=dtype), "mask": causal_mask(3)}
+    rows = [[1, 2, 3], [1000, 1001, 1002], [-1000, -1001, -1002]]  # exp overflows, is 0
+    yield {"scores": torch.tensor([rows], dtype=dtype), "mask": causal_mask(3)}
+
+
+figure = Exercise(
+    "7.1", "Repair the figure that lies", panels, panel_trials, gradients=False
+)
+
+
+figure.wrong(
+    "masked after the softmax",
+    "Masked after the softmax, rows do not sum to 1: hide the scores before it.",
+    lambda scores, mask: drawn(scores.softmax(dim=-1), mask),
+    lambda scores, mask: drawn(scores.softmax(dim=-1), mask, 0),
+)
+figure.wrong(
+    "hidden cells are zeros",
+    "A hidden cell is not a weight of 0: return NaN where the mask hides a key.",
+    weights_of,
+    lambda scores, mask: weights_of(scores, mask).nan_to_num(),
+)
+figure.wrong(
+    "hidden cells are infinite",
+    "What cannot be drawn is NaN here, not -inf: no colour stands for either.",
+    lambda scores, mask: drawn(weights_of(scores, mask), mask, -torch.inf),
+)
+for name, why, axes in (
+    ("each head on its own scale", "This makes noise look like structure.", (1, 2)),
+    ("each row on its own scale", "A flat row looks like a sharp one.", (2,)),
+    ("all on the scale of the largest", "Draw the weights themselves.", (0, 1, 2)),
+):
+
+    @figure.wrong(name, why)
+    def _(scores, mask, axes=axes):
+        weights = weights_of(scores, mask).nan_to_num()
+        return drawn(weights / weights.amax(axes, keepdim=True), mask)
+
+    @figure.wrong(name, why)
+    def _(scores, mask, axes=axes):
+        weights = panels(scores, mask)
+        low = weights.nan_to_num(torch.inf).amin(axes, keepdim=True)
+        return (weights - low) / (weights.nan_to_num().amax(axes, keepdim=True) - low)
+
+
+figure.wrong(
+    "queries and keys swapped",
+    "Rows are keys here; each query has a row of its own, which sums to 1.",
+    lambda scores, mask: panels(scores, mask).mT,
+    lambda scores, mask: weights_of(scores, mask).nan_to_num().mT,
+)
+for axis in (-2, 0):
+    figure.wrong(
+        "softmax over another axis",
+        "The softmax runs over the keys, the last axis: each query's row sums to 1.",
+        lambda s, m, axis=axis: drawn(drawn(s, m, -torch.inf).softmax(axis), m),
+    )
+figure.wrong(
+    "heads averaged",
+    "The heads were averaged: that is the picture of none of them.",
+    lambda scores, mask: panels(scores, mask).mean(0),
+    lambda scores, mask: panels(scores, mask).mean(0, keepdim=True),
+    lambda scores, mask: panels(scores, mask).mean(0, keepdim=True).expand_as(scores),
+    lambda scores, mask: panels(scores.mean(0, keepdim=True).expand_as(scores), mask),
+)
+figure.wrong(
+    "one row of the mask for all queries",
+    "Each query has its own row of the mask: mask[q] hides keys from query q alone.",
+    lambda scores, mask: panels(scores, mask[-1]),
+    lambda scores, mask: panels(scores, mask[0]),
+    lambda scores, mask: drawn(weights_of(scores, mask[-1]), mask),
+)
+figure.wrong(
+    "divided again after the mask",
+    "A large hidden score leaves nothing to divide by: hide it before the softmax.",
+    lambda s, m: drawn(s.softmax(-1) / (s.softmax(-1) * m).sum(-1, keepdim=True), m),
+)
+for small in (0, 1e-9, 1e-8):
+    figure.wrong(
+        "exp of large scores",
+        "exp of a large score is infinite, of a very low one 0: use softmax.",
+        lambda s, m, small=small: drawn(
+            s.exp() / ((s.exp() * m).sum(-1, keepdim=True) + small), m
+        ),
+    )
+for low in (-100.0, -1e3, -1e4):
+    figure.wrong(
+        "hidden by a finite number",
+        "A visible score may be lower than the number that hides others: use -inf.",
+        lambda scores, mask, low=low: drawn(weights_of(scores, mask, low), mask),
+    )
+figure.wrong(
+    "mask inverted", "In mask, True = visible.", lambda s, mask: panels(s, ~mask)
+)
+figure.wrong(
+    "mask not used", "Hidden keys take part, and are drawn.", lambda s, m: s.softmax(-1)
+)
+figure.wrong("scores instead of weights", "Weights are their softmax.", drawn)
+figure.wrong(
+    "a causal mask of its own",
+    "Use the mask that is given: not every one is square and causal.",
+    lambda scores, mask: panels(scores, torch.ones_like(mask).tril()),
+)
+figure.wrong(
+    "scores multiplied by the mask",
+    "A score of 0 is not hidden: exp(0) is 1. Fill hidden scores with -inf.",
+    lambda scores, mask: drawn((scores * mask).softmax(dim=-1), mask),
+)
+figure.wrong(
+    "NaN before the softmax",
+    "One NaN makes its whole row NaN: hide scores by -inf, weights by NaN.",
+    lambda scores, mask: drawn(scores, mask).softmax(dim=-1),
+)
+figure.wrong(
+    "zero is hidden",
+    "A visible weight or score may be 0: ask the mask what is hidden, not the numbers.",
+    lambda scores, mask: drawn(weights_of(scores, mask), weights_of(scores, mask) != 0),
+    lambda scores, mask: panels(scores, mask & (scores != 0)),
+)
+
+# --- 7.2 write the baseline of this score ---
+
+
+def baseline(marks, mask):
+    """Return the score (batch,) of a head that attends to all it may, all alike.
+
+    It is the mean, over the queries that see a marked key, of the share of marked keys
+    among the visible ones; NaN where no query counts.
+    """
+    seen = marks & mask
+    return mean(share(seen, mask), seen.any(dim=-1))
+
+
+def share(marked, visible, least=1):
+    """Return how many keys are marked over how many are visible, or over `least`."""
+    return marked.sum(dim=-1) / visible.sum(dim=-1).clamp(min=least)
+
+
+def mean(shares, counted):
+    """Return the mean over the queries that count, NaN where none does."""
+    return shares.where(counted, 0).sum(dim=-1) / counted.sum(dim=-1)
+
+
+def baseline_trials(dtype):
+    if dtype != torch.float32:
+        return
+    previous = torch.ones(8, 8, dtype=torch.bool).tril(-1).triu(-1)
+    causal, both = causal_mask(8), torch.ones(8, 8, dtype=torch.bool)
+    padded = torch.arange(8) < torch.tensor([8, 5, 3])[:, None, None]  # (3, 1, 8)
+    real = padded & padded.mT  # padding neither attends nor is attended to
+    ids = torch.tensor([[3, 1, 2, 3, 1, 2, 3, 1], [5, 5, 5, 5, 5, 5, 5, 5]])
+    same = (ids[:, :, None] == ids[:, None]).tril(-1)
+    window = causal & ~causal.tril(-4)
+    some = randn(2, 5, 9, seed=1, dtype=dtype) > 0.8  # not as many queries as keys
+    one_word = torch.ones(2, 1, 1, dtype=torch.bool)
+    for marks, mask in (
+        (previous[None], causal[None]),
+        (previous.expand(3, 8, 8), causal & real),
+        (same, causal.expand(2, 8, 8)),
+        (same | same.mT, window.expand(2, 8, 8)),
+        ((previous | previous.mT).expand(3, 8, 8), both & real),
+        (some, randn(2, 5, 9, seed=2, dtype=dtype) > -0.3),
+        (some.mT.contiguous().mT, causal_mask(5, 9).expand(2, 5, 9)),
+        (torch.tensor([[[False]], [[True]]]), one_word),
+    ):
+        yield {"marks": marks, "mask": mask}
+
+
+even = Exercise(
+    "7.2",
+    "Write the baseline of this score",
+    baseline,
+    baseline_trials,
+    gradients=False,
+)
+
+
+def made(function):
+    """Return a function of marks and mask from one of marks, mask and both."""
+    return lambda marks, mask: function(marks, mask, marks & mask)
+
+
+even.wrong(
+    "hidden keys count",
+    "A hidden key gets no weight: divide by the number of visible keys.",
+    lambda marks, mask: baseline(marks, torch.ones_like(mask)),
+    made(lambda marks, mask, seen: share(seen, marks | True).mean(-1)),
+    made(lambda marks, mask, seen: mean(share(seen, marks | True), seen.any(-1))),
+)
+even.wrong(
+    "hidden marks count",
+    "A marked key that is hidden gets no weight: count marks & mask.",
+    made(lambda marks, mask, seen: mean(share(marks, mask), seen.any(-1))),
+    made(lambda marks, mask, seen: mean(share(marks, mask), marks.any(-1))),
+    made(lambda marks, mask, seen: mean(share(marks, mask, 0), marks.any(-1))),
+    made(lambda m, mask, seen: mean(share(m, mask, 0), m.any(-1) & mask.any(-1))),
+)
+even.wrong(
+    "queries counted by their marks",
+    "A query counts if it *sees* a marked key; that one exists is not enough.",
+    made(lambda marks, mask, seen: mean(share(seen, mask), marks.any(-1))),
+)
+even.wrong(
+    "queries without a mark count",
+    "A query that sees no marked key does not count; here it counts as 0.",
+    made(lambda marks, mask, seen: mean(share(seen, mask), mask.any(-1))),
+    made(lambda marks, mask, seen: share(seen, mask).mean(-1)),
+    made(lambda marks, mask, seen: share(seen, mask, 0).mean(-1)),
+    made(lambda marks, mask, seen: share(seen, mask, 0).nanmean(-1)),
+)
+
+
+@even.wrong("0 / 0 where a query sees nothing", "0 times NaN is NaN: divide by 1.")
+def _(marks, mask):
+    shares, counted = share(marks & mask, mask, least=0), (marks & mask).any(-1)
+    return (shares * counted).sum(-1) / counted.sum(-1)
+
+
+@even.wrong("ratio of sums", "Each query has one vote: take the mean of the shares.")
+def _(marks, mask):
+    counted = (marks & mask).any(dim=-1, keepdim=True)
+    return share((marks & mask).flatten(1), (mask & counted).flatten(1), least=0)
+
+
+even.wrong(
+    "ratio of sums", made(lambda _, m, seen: share(seen.flatten(1), m.flatten(1)))
+)
+even.wrong(
+    "one marked key only",
+    "Several keys may be marked for one query: their weights add up.",
+    made(
+        lambda marks, mask, seen: mean(share(seen[..., :1] | True, mask), seen.any(-1))
+    ),
+)
+even.wrong(
+    "a sum instead of a mean",
+    "A sum grows with the sentence: take the mean over the queries that count.",
+    made(lambda marks, mask, seen: share(seen, mask).sum(-1)),
+)
+even.wrong(
+    "one number for all sentences",
+    "Return one number for each sentence: (batch,).",
+    made(lambda m, mask, seen: mean(share(seen, mask).view(-1), seen.any(-1).view(-1))),
+)
+even.wrong(
+    "one number per query",
+    "Take the mean over the queries that count.",
+    made(lambda marks, mask, seen: share(seen, mask)),
+    made(lambda marks, mask, seen: share(seen, mask, 0)),
+)
+even.wrong(
+    "over the queries",
+    "The last axis is that of the keys; here the sums run over the queries.",
+    lambda marks, mask: baseline(marks.mT, mask.mT),
+)
+even.wrong(
+    "0 where nothing counts",
+    "Where no query counts there is no score: NaN, and not 0, which is a score.",
+    lambda marks, mask: baseline(marks, mask).nan_to_num(),
+)
+even.wrong(
+    "the unmarked keys",
+    "That is the share of the keys that are *not* marked.",
+    lambda marks, mask: 1 - baseline(marks, mask),
+)
+
+
+@even.wrong("marks taken for scores", "This head attends to all visible keys alike.")
+def _(marks, mask):
+    weights = weights_of(marks.float(), mask).nan_to_num()
+    return mean((weights * marks).sum(-1), (marks & mask).any(-1))
+
+
+# --- 7.3 an honest best head ---
+
+
+def honest_best(found, copies):
+    """Return the head that is best on the first half of the sentences, its mean on the
+    second half, and the share of copies, each with its choice, that reach this mean.
+    """
+    half = found.shape[-1] // 2
+    best = int(found[:, :half].mean(dim=-1).argmax())
+    score = found[best, half:].mean()
+    chosen = copies[..., :half].mean(dim=-1).argmax(dim=-1)  # (copies,)
+    others = copies[torch.arange(len(copies)), chosen, half:].mean(dim=-1)
+    reached = int((others >= score).sum())
+    return best, score.item(), (1 + reached) / (1 + len(copies))
+
+
+def best_trials(dtype):
+    """No two heads of a model are equally good; copies may do exactly as well."""
+    sizes = [(4, 8, 9), (3, 6, 19), (6, 4, 5), (2, 10, 3), (1, 4, 4), (8, 8, 39)]
+    for seed, (heads, sentences, copies) in enumerate(sizes):
+        lift = torch.zeros(heads, 1, dtype=dtype)
+        lift[seed % heads] = (0.0, 0.75, 0.25, 2.0, 0.0, 0.5)[seed]
+        yield {
+            "found": randn(heads, sentences, seed=seed, dtype=dtype) + lift,
+            "copies": randn(copies, heads, sentences, seed=seed + 10, dtype=dtype),
+        }
+    # the best of the first half is the worst of the second; a copy ties; odd number
+    found = torch.tensor([[4, 4, -3, 0, 0], [3, 3, 3, 3, 3], [0, 0, 8, 8, 8]]).to(dtype)
+    same = torch.stack([found / 4, found / 8, found.flip(0) / 4, found.flip(1) / 4])
+    yield {"found": found / 4, "copies": same}
+    # all in another order of memory
+    wide = randn(4, 6, 12, seed=31, dtype=dtype).transpose(0, 1)
+    yield {"found": wide[0] + 0.125, "copies": wide}
+    near = torch.tensor([[0.5] * 4, [0.0] * 4], dtype=dtype)
+    yield {"found": near, "copies": near[None] * torch.tensor([1, 1, 1, 1 - 2**-10])}
+
+
+best = Exercise("7.3", "An honest best head", honest_best, best_trials, gradients=False)
+
+
+def first(scores):
+    return scores[..., : scores.shape[-1] // 2]
+
+
+def second(scores):
+    return scores[..., scores.shape[-1] // 2 :]
+
+
+def every(scores):
+    return scores
+
+
+def made(
+    choose=first, measure=second, report=None, theirs=None, rivals=None, reach=torch.ge,
+    ones=(1, 1),
+):  # fmt: skip
+    """Return the function of the exercise with something replaced.
+
+    choose, measure, report: which scores choose the head, are compared, are returned.
+    theirs: which choose the heads of the copies. rivals: what is compared of them, each
+    with its chosen head or all. ones: what is added above and below.
+    """
+
+    def wrong_best(found, copies):
+        head = int(choose(found).mean(dim=-1).argmax())
+        score = measure(found)[head].mean()
+        chosen = (theirs or choose)(copies).mean(dim=-1).argmax(dim=-1)  # (copies,)
+        others = measure(copies).mean(dim=-1)  # (copies, heads)
+        others = rivals(others, head) if rivals else others[range(len(copies)), chosen]
+        share = (ones[0] + int(reach(others, score).sum())) / (ones[1] + len(others))
+        return head, (report or measure)(found)[head].mean().item(), share
+
+    return wrong_best
+
+
+best.wrong(
+    "reported where it was chosen",
+    "Where it was chosen it had luck as well: report it on the other half.",
+    *(made(half, half) for half in (first, second, every)),
+    made(report=first),
+)
+best.wrong(
+    "reported on all",
+    "Half of what is reported was there when it was chosen: report the second half.",
+    made(measure=every),
+    made(report=every),
+)
+best.wrong(
+    "chosen on all", "Sentences that are reported may not choose.", made(choose=every)
+)
+best.wrong("halves swapped", "The first half chooses.", made(second, first))
+best.wrong(
+    "the longer half first",
+    "Of an odd number the first half is the shorter one: sentences // 2.",
+    made(lambda s: first(F.pad(s, (0, 1))), lambda s: s[..., (s.shape[-1] + 1) // 2 :]),
+)
+best.wrong(
+    "a sentence in neither half",
+    "Of an odd number one half is longer: here a sentence is in neither half.",
+    made(measure=lambda scores: scores[..., -(scores.shape[-1] // 2) :]),
+)
+best.wrong(
+    "the copies may not choose",
+    "You chose among all heads: each copy may choose its own best head, too.",
+    made(rivals=lambda others, head: others[:, head]),
+    made(theirs=lambda copies: first(copies).mean(dim=0, keepdim=True)),
+)
+best.wrong(
+    "the copies choose where they report",
+    "The copies choose on the half on which they are measured; you did not.",
+    made(theirs=second),
+    made(theirs=every),
+)
+best.wrong(
+    "the copies averaged",
+    "The mean head of a copy is no rival of your best: let each copy choose.",
+    made(rivals=lambda others, head: others.mean(dim=1)),
+)
+best.wrong(
+    "all heads of the copies",
+    "Count copies, each with the head that it chose, not all their heads.",
+    made(rivals=lambda others, head: others),
+    made(rivals=lambda others, head: others.flatten()),
+)
+best.wrong(
+    "no one added",
+    "Your own model might be one of the draws: add 1 above and below.",
+    *(made(ones=ones) for ones in ((0, 0), (1, 0), (0, 1))),
+)
+best.wrong(
+    "a tie is no reach", "Doing exactly as well is reaching: >=.", made(reach=torch.gt)
+)
+best.wrong(
+    "near misses reach it",
+    "A copy that does a little worse does not reach it: compare without a tolerance.",
+    made(reach=lambda others, score: others >= score - 1e-3),
+)
+best.wrong(
+    "the share of the worse",
+    "That is the share of copies that do worse.",
+    made(reach=torch.lt),
+    made(reach=torch.le),
+    made(reach=torch.lt, ones=(0, 0)),
+)
+best.wrong(
+    "one sentence decides",
+    "One sentence in which a head shines says nothing: take means over sentences.",
+    made(choose=lambda scores: first(scores).amax(dim=-1, keepdim=True)),
+    made(measure=lambda scores: second(scores).amax(dim=-1, keepdim=True)),
+)
+
+# --- 7.4 from subword tokens to words ---
+
+
+def word_attention(weights, word_of):
+    """Return attention between words: the mean over queries, the sum over keys."""
+    belongs = word_of == torch.arange(int(word_of.max()) + 1)[:, None]  # (words, L)
+    belongs = belongs.to(weights.dtype)
+    return (belongs / belongs.sum(dim=1, keepdim=True)) @ weights @ belongs.T
+
+
+def word_trials(dtype):
+    texts = [[0, 1, 2, 2, 3], [0, 0, 0, 1], [0, 1, 1, 1, 1, 1, 2, 3, 3]]
+    texts += [[0, 1, 2, 3], [0, 0, 0], [0]]
+    for seed, each in enumerate(texts):
+        scores = 2 * randn(1 + seed % 3, len(each), len(each), seed=seed, dtype=dtype)
+        yield {"weights": scores.softmax(dim=-1), "word_of": torch.tensor(each)}
+    scores = randn(6, 6, 2, seed=9, dtype=dtype).permute(2, 0, 1)  # other memory order
+    weights = weights_of(scores, causal_mask(6))
+    yield {"weights": weights, "word_of": torch.tensor([0, 0, 1, 2, 2, 2])}
+
+
+words = Exercise(
+    "7.4", "From subword tokens to words", word_attention, word_trials, gradients=False
+)
+WAYS = {  # of putting the tokens (axis 0) of one word together
+    "sum": lambda tokens: tokens.sum(dim=0),
+    "mean": lambda tokens: tokens.mean(dim=0),
+    "first": lambda tokens: tokens[0],
+    "last": lambda tokens: tokens[-1],
+    "largest": lambda tokens: tokens.amax(dim=0),
+}
+
+
+def together(of_queries, of_keys, first=1):
+    """Return the function that puts queries and keys together so; "-": not at all.
+
+    first: the axis with which it begins, 1 for the queries or 2 for the keys.
+    """
+
+    def wrong_attention(weights, word_of):
+        for axis in (first, 3 - first):
+            way = (of_queries, of_keys)[axis - 1]
+            if way != "-":
+                tokens = weights.movedim(axis, 0)
+                each = [tokens[word_of == word] for word in range(word_of.max() + 1)]
+                weights = torch.stack(list(map(WAYS[way], each)), dim=axis)
+        return weights
+
+    return wrong_attention
+
+
+for name, why, *ways in (
+    ("mean over both", "Sum over the keys: a word gets all of it.", "mean mean"),
+    ("sum over both", "Mean over the queries: its row sums to 1.", "sum sum"),
+    ("mean over keys, sum over queries", "It is the other way round.", "sum mean"),
+    ("first token only", "The other tokens of a word count, too.", "first first"),
+    ("first token on one side", "The others count, too.", "first sum", "mean first"),
+    ("last token only", "The other tokens count, too.", "last last", "last sum"),
+    ("queries are still tokens", "Take the mean over each word's rows.", "- sum"),
+    ("keys are still tokens", "Add up the columns of each word.", "mean -"),
+):
+    words.wrong(name, why, *(together(*pair.split()) for pair in ways))
+words.wrong(
+    "the largest weight",
+    "The largest weight of a word's tokens hides the others: take sum and mean.",
+    together("largest", "largest"),
+    *(together("mean", "largest", first) for first in (1, 2)),
+    *(together("largest", "sum", first) for first in (1, 2)),
+)
+words.wrong(
+    "mean over both, made to sum to 1",
+    "Rows sum to 1 again, but a long word gets the weight of a short one.",
+    lambda *args: F.normalize(together("mean", "mean")(*args), p=1, dim=-1),
+)
+words.wrong(
+    "queries and keys swapped",
+    "Rows are queries: here the rows are keys.",
+    lambda weights, word_of: word_attention(weights, word_of).mT,
+    lambda weights, word_of: word_attention(weights.mT, word_of),
+)
+words.wrong(
+    "heads averaged",
+    "The heads were averaged; each has its own pattern.",
+    lambda weights, word_of: word_attention(weights, word_of).mean(0),
+    lambda weights, word_of: word_attention(weights.mean(0, keepdim=True), word_of),
+    lambda weights, word_of: word_attention(
+        weights.mean(0, keepdim=True).expand_as(weights), word_of
+    ),
+)
+words.wrong(
+    "the last word forgotten",
+    "Words are numbered from 0: there is one more than the largest number.",
+    lambda weights, word_of: word_attention(weights, word_of)[:, :-1, :-1],
+)
+
+EXERCISES = (figure, even, best, words)
