@@ -456,7 +456,7 @@ impostor.wrong(
     "More than half of the weight, says the statement; here less is enough.",
     *(_asks(more_than=limit) for limit in (0.2, 0.3, 0.4, 0.46)),
 )
-for period in (2, 7, 10, 20, 30):  # other periods pass the same heads as one of these
+for period in (2, 3, 7, 10, 20, 30, 58):  # others pass the same heads as one of these
     impostor.wrong(
         "one period is enough",
         "At one period a head that looks a fixed number back cannot be told from a "
