@@ -162,14 +162,15 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
         lambda *sizes: right(*sizes, to=others[0]),
         lambda *sizes: right(*sizes, to=others[1]),
     )
-
-    @exercise.wrong(
-        "hands over everything",
-        "The value matrix hands over every feature, into its own place; it must take "
-        f"the token and write it into the features of the {written}.",
-    )
-    def _(head, vocab, length):
-        return right(lambda q, k, v: head(q, k, torch.eye(len(v))), vocab, length)
+    for beside in (0, 1):  # instead of what is asked for, or beside it
+        exercise.wrong(
+            "hands over everything",
+            "The value matrix hands over every feature, into its own place; it must "
+            f"take the token and write it into the features of the {written}.",
+            lambda head, *sizes, beside=beside: right(
+                lambda q, k, v: head(q, k, beside * v + torch.eye(len(v))), *sizes
+            ),
+        )
 
     for confused in (
         lambda vocab, length: {"widths": (vocab, vocab, vocab, vocab)},
@@ -455,12 +456,7 @@ impostor.wrong(
     "More than half of the weight, says the statement; here less is enough.",
     *(_asks(more_than=limit) for limit in (0.2, 0.3, 0.4, 0.46)),
 )
-impostor.wrong(
-    "a period of two",
-    "With a period of 2 what followed is the previous token, with 1 everything is.",
-    _asks([2]),
-)
-for period in (7, 10, 20, 30):  # other periods pass the same heads as one of these
+for period in (2, 3, 7, 10, 20, 30, 58):  # others pass the same heads as one of these
     impostor.wrong(
         "one period is enough",
         "At one period a head that looks a fixed number back cannot be told from a "
@@ -731,10 +727,10 @@ importance.wrong(
     lambda *given: _slopes(*given).square().mean(0).sqrt(),
 )
 importance.wrong(
-    "gates at 0",
-    "The gates stand at 0 here, where all heads are silent; the gradient is asked for "
-    "with all heads speaking.",
+    "gates not at 1",
+    "The gradient is asked for at gates of 1, where all heads speak as in the model.",
     lambda *given: _slopes(*given, at=0.0).abs().mean(0),
+    lambda *given: _slopes(*given, at=0.5).abs().mean(0),
 )
 
 

@@ -649,11 +649,12 @@ stay.wrong(
 )
 
 
-@stay.wrong("two models mixed", "Compare before with before, and after with after.")
-def _(before, after, k):
-    return _stay(before, after, k, _right, lambda x: _others(_cosines(before, x)))
-
-
+stay.wrong(
+    "two models mixed",
+    "Compare before with before, and after with after.",
+    lambda x, y, k: _stay(x, y, k, _right, lambda z: _others(_cosines(x, z))),
+    lambda x, y, k: _stay(x, y, k, _right, lambda z: _others(_cosines(z, x))),
+)
 stay.wrong(
     "the share of the union",
     "That is the share of all that were neighbours before or after; take that of the k "

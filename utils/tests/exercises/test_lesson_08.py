@@ -1,0 +1,124 @@
+"""Lesson 08: what is refused or named; a solved answer runs in the page; no names."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from utils.exercises import EXERCISES
+from utils.exercises.engine import grade
+
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+
+
+def cell_with(words: str) -> str:
+    (path,) = NOTEBOOKS.rglob("08_head_specialisation.ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    (found,) = ["".join(c["source"]) for c in cells if words in "".join(c["source"])]
+    return found
+
+
+def copied_answer(head, vocab, length):
+    return (
+        EXERCISES["8.1"]
+        .reference(
+            lambda *matrices: head(*(matrix.long() for matrix in matrices)),
+            vocab,
+            length,
+        )
+        .clone()
+    )
+
+
+def test_what_an_answer_makes_of_the_text_does_not_matter_to_the_page():
+    assert grade(EXERCISES["8.1"], copied_answer).solved
+    page = {"torch": torch, "answer": lambda name: copied_answer}
+    exec(cell_with("def matrices_of("), page)
+    query, key, value = page["matrices_of"]("8.1", 3, 5)
+    x = torch.eye(3 * 3 + 5)[3:8]  # positions alone
+    scores = (x @ query.float()) @ (x @ key.float()).mT
+    assert scores[1:].argmax(-1).tolist() == [0, 1, 2, 3]
+    assert value[:3, 8:11].equal(torch.eye(3).long())
+
+
+def text(period, length=60, first=0):
+    return first + torch.randperm(64)[:period].repeat(length)[:length]
+
+
+def share(head, ids):
+    follows = F.pad((ids[:, None] == ids[None, :]).tril(-1), (1, -1))
+    return (head(ids) * follows).sum(-1)[follows.any(-1)].mean()
+
+
+def asks(*periods, **options):
+    """Return a test that asks for a high share at each of these periods."""
+    return lambda head: all(share(head, text(p, **options)) > 0.5 for p in periods)
+
+
+def random_periods(head):
+    return asks(*torch.randperm(30)[:8].add(3).tolist())(head)
+
+
+def pieces_that_return_once(head):
+    """Texts whose first ten tokens come again, each text after another distance."""
+    tokens = torch.randperm(64)
+    texts = (torch.cat([tokens[: 10 + gap], tokens[:10]]) for gap in (0, 5, 12, 40))
+    return all(share(head, ids) > 0.5 for ids in texts)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [asks(9, 14, 19, 25, length=50), random_periods, pieces_that_return_once],
+)
+def test_other_texts_find_the_impostors_too(right):
+    verdict = grade(EXERCISES["8.3"], right)
+    assert verdict.solved, verdict.message
+
+
+@pytest.mark.parametrize("period", [3, 4, 16, 17, 32, 33, 45, 58])
+def test_no_single_period_is_enough(period):
+    verdict = grade(EXERCISES["8.3"], asks(period))
+    assert verdict.mistake == "one period is enough", verdict.message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        asks(7, 11, 13, 17, length=65),
+        asks(7, 11, 13, 17, first=1),
+        lambda head: asks(7, 17)(lambda ids: head(ids[None])[0]),
+        lambda head: asks(7, 17)(lambda ids: head(ids.float())),
+    ],
+)
+def test_a_text_that_the_model_does_not_know_is_refused(wrong):
+    verdict = grade(EXERCISES["8.3"], wrong)
+    assert "at most 64, each from 0 to 63" in verdict.message
+
+
+@pytest.mark.parametrize("name", ["8.3", "8.4", "9.2"])
+def test_a_function_shows_nothing_of_what_it_is(name):
+    seen = []
+
+    def looks(function, *heads):
+        with pytest.raises(TypeError, match="__dict__"):
+            vars(function)
+        shown = repr(function).split(" at 0x")[0], type(function), dir(function)
+        hidden = (hasattr(function, name) for name in ("__name__", "__closure__"))
+        seen.append((*shown, *hidden))
+        return EXERCISES[name].reference(function, *heads)
+
+    assert grade(EXERCISES[name], looks).solved
+    assert len(seen) > 10 and all(each == seen[0] for each in seen)
+    told = grade(EXERCISES[name], lambda function, *heads: 0).message
+    (first, *_) = EXERCISES[name].inputs(torch.float32)
+    assert f"For `{next(iter(first.values())).__name__}` your" in told
+
+
+@pytest.mark.parametrize("fall, found", [(0.3, []), (0.301, [(0, 1)])])
+def test_a_model_in_which_the_accuracy_falls_by_exactly_the_limit(fall, found):
+    models = [m["accuracy_without"] for m in EXERCISES["8.4"].inputs(torch.float32)]
+    assert any(m.function([]) - m.function([0, 1]) == 0.3 for m in models)
+    accuracy = lambda gone: 0.301 - fall * (len(gone) == 2)  # noqa: E731
+    assert EXERCISES["8.4"].reference(accuracy, 2) == found
