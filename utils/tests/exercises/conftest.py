@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from utils import exercises
+from utils.tests.helpers import Notebook
 
 torch.set_num_threads(1)  # answers are tried on small tensors: slower on two
 
@@ -16,3 +17,21 @@ def progress_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(exercises, "_verdicts", {})
     monkeypatch.setattr(exercises, "_not_kept", set())
     return path
+
+
+@pytest.fixture
+def notebook():
+    return Notebook()
+
+
+@pytest.fixture
+def put(progress_folder):
+    """Put something into the folder as the answer to 1.1; return its path."""
+
+    def written(content: str | bytes):
+        progress_folder.mkdir(parents=True, exist_ok=True)
+        path = progress_folder / "1.1.py"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return written

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from utils.exercises.engine import Verdict, grade, randn
+from utils.exercises.engine import Verdict, grade, is_untouched, randn
 from utils.tests.helpers import made_up
 
 
@@ -254,3 +254,47 @@ def test_a_module_among_the_arguments_is_a_fresh_one_in_every_call():
 
     assert grade(made_up(lambda layer: 1, {"layer": layer}), answer).solved
     assert torch.equal(layer.weight, before)
+
+
+# --- untouched --------------------------------------------------------------------
+
+
+def stub(x, y=1):
+    """A stub."""
+    ...
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def inner(*args):
+        return function(*args)
+
+    return inner
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x): ...
+
+
+def test_untouched_is_seen_through_partial_and_decorators():
+    stubs = [
+        stub,
+        functools.partial(stub, y=2),
+        functools.partial(functools.partial(stub), 1),
+        decorated(stub),
+        decorated(functools.partial(decorated(stub))),
+        functools.lru_cache(stub),
+        torch.no_grad()(stub),
+        Layer(),
+    ]
+    assert all(map(is_untouched, stubs))
+    touched = [
+        double,
+        functools.partial(double),
+        decorated(double),
+        len,
+        torch.nn.Softmax(-1),
+        lambda x: "",
+        functools.lru_cache(double),
+    ]
+    assert not any(map(is_untouched, touched))
