@@ -91,8 +91,9 @@ for name, waves in {
     sines.wrong(name, why, _sines(waves=waves))
 
 
-def _moved(change):
-    return lambda positions, *rest: sinusoids(change(positions), *rest)
+def _moved(change, base=None):
+    """Return the reference at other positions."""
+    return lambda p, size, given: sinusoids(change(p), size, base or given)
 
 
 for name, change in {
@@ -111,23 +112,17 @@ sines.wrong(
     "The position is divided by base^(2i / embed_dim): later pairs turn more slowly.",
     _sines(angles=lambda positions, powers: positions[:, None] * powers),
 )
-sines.wrong(
-    "base ignored",
-    "The base is an argument: use it.",
-    lambda positions, size, base: sinusoids(positions, size, 10000.0),
-)
-sines.wrong(
-    "positions and base of its own",
-    "Positions and base are arguments here; code from elsewhere has its own.",
-    lambda p, size, base: sinusoids(torch.arange(len(p)).to(p.dtype), size, 10000.0),
-)
+for name, change in {
+    "base ignored": lambda p: p,
+    "positions and base of its own": lambda p: torch.arange(len(p)).to(p.dtype),
+}.items():
+    why = "Positions and base are arguments here; code from elsewhere has its own."
+    sines.wrong(name, why, _moved(change, base=10000.0))
+
 sines.wrong(
     "divided after the power",
     "2i / embed_dim is the exponent as a whole: put it in brackets.",
-    lambda p, size, base: _sines(
-        exponents=lambda even, _: even,
-        angles=lambda q, powers: q[:, None] / (powers / size),
-    )(p, size, base),
+    lambda p, size, base: _sines(lambda even, _: even)(p * size, size, base),
 )
 
 
@@ -157,9 +152,6 @@ def _filled(positions, embed_dim, base):
 
 for name, function in {
     "last sine lost": lambda *args: sinusoids(*args)[:, : args[1] // 2 * 2],
-    "last sine zero": lambda p, size, base: F.pad(
-        sinusoids(p, size, base)[:, : size // 2 * 2], (0, size % 2)
-    ),
     "one cosine too many": lambda *args: _in_turn(_angles(*args)),
     "cosines do not fit an odd size": _filled,
 }.items():
@@ -167,28 +159,16 @@ for name, function in {
     sines.wrong(name, why, function)
 
 
-def _single(turns):
-    """Return the reference with frequencies made of exponents in single precision."""
-
-    def answer(positions, embed_dim, base):
-        turning = turns(torch.arange(0, embed_dim, 2) / embed_dim, base)
-        return _in_turn(positions[:, None] * turning)[:, :embed_dim]
-
-    return answer
+def _single(even, size):
+    return torch.arange(0, size, 2) / size
 
 
 sines.wrong(
     "exponents in single precision",
     "torch.arange(0, embed_dim, 2) / embed_dim is float32, whatever the positions are: "
     "write torch.arange(0, embed_dim, 2).to(positions.dtype) / embed_dim.",
-    _single(lambda exponents, base: base**-exponents),
-    _single(lambda exponents, base: 1 / base**exponents),
-    _single(lambda exponents, base: (exponents * -math.log(base)).exp()),
-)
-sines.wrong(
-    "positions in columns",
-    "Positions are the rows, features the columns.",
-    lambda *args: sinusoids(*args).mT,
+    _sines(_single),
+    _sines(_single, angles=lambda positions, powers: positions[:, None] * (1 / powers)),
 )
 
 
@@ -230,24 +210,22 @@ shifts.wrong(
     "meant for rows, x @ M; wanted is M @ x.",
     lambda frequencies, steps: shift(frequencies, -steps),
 )
+
+
+def _of_blocks(entries):
+    return lambda f, steps: torch.block_diag(*_blocks(f * steps, entries))
+
+
 for name, entries in {
     "no minus": [lambda cos, sin: (cos, sin, sin, cos)],
+    "cosines alone": [lambda cos, sin: (cos, 0 * sin, 0 * sin, cos)],
     "sines on the diagonal": [
         lambda cos, sin: (sin, cos, cos, -sin),
         lambda cos, sin: (sin, cos, -cos, sin),
     ],
-    "cosines alone": [lambda cos, sin: (cos, 0 * sin, 0 * sin, cos)],
 }.items():
-    for entry in entries:
-
-        @shifts.wrong(
-            name,
-            "sin(a + b) is sin a cos b + cos a sin b, and cos(a + b) is "
-            "cos a cos b - sin a sin b.",
-        )
-        def _(frequencies, steps, entry=entry):
-            return torch.block_diag(*_blocks(frequencies * steps, entry))
-
+    why = "A block is [[cos, sin], [-sin, cos]]: sin(a + b) needs sin a and cos a."
+    shifts.wrong(name, why, *map(_of_blocks, entries))
 
 for name, function in {
     "one frequency for all": lambda f, steps: shift(f[:1].expand(len(f)), steps),
@@ -261,23 +239,14 @@ for name, function in {
     why = "Pair i turns by the angle steps · frequencies[i], in radians, with its sign."
     shifts.wrong(name, why, function)
 
-shifts.wrong(
-    "steps times one step",
-    "Several steps are one rotation after another, M @ M, not M added to itself.",
-    lambda f, steps: shift(f, 1) * steps,
-)
-shifts.wrong(
-    "a power of every entry",
-    "A power of a matrix multiplies matrices; ** is taken entry by entry.",
-    lambda f, steps: shift(f, 1) ** steps,
-)
-shifts.wrong(
-    "angles held to be small",
-    "sin a = a and cos a = 1 are nearly true for small angles, and false for others.",
-    lambda f, s: torch.block_diag(
-        *_blocks(f, lambda c, _: (c**0, s * f, -s * f, c**0))
-    ),
-)
+for name, function in {
+    "steps times one step": lambda f, steps: shift(f, 1) * steps,
+    "a power of every entry": lambda f, steps: shift(f, 1) ** steps,
+}.items():
+    why = (
+        "Several steps are one rotation after another: M @ M, not 2 * M and not M ** 2."
+    )
+    shifts.wrong(name, why, function)
 
 
 def _halves(angles):
@@ -332,6 +301,7 @@ def _encodings() -> list[_Encoding]:
     """Right ones and wrong ones."""
     place = torch.arange(10 * LONGEST)
     waves = sinusoidal(len(place), EMBED_DIM)
+    both_ways = waves[(place - 35).abs()]
     learned = randn(len(place), EMBED_DIM, seed=1, dtype=torch.float32)
     small = randn(len(place), EMBED_DIM, seed=2, dtype=torch.float32) / 50
     up_and_down = waves * (1 - 2 * (place % 2))[:, None]
@@ -347,6 +317,9 @@ def _encodings() -> list[_Encoding]:
         return torch.cat(
             [add(x)[..., :-1], x[..., -1:] + waves[: len(x), :1, None]], -1
         )
+
+    def by_batch(x):
+        return add(x, waves / len(x))
 
     def on_and_on(x):
         return x + waves[: len(x) * x.shape[1]].view(x.shape)
@@ -382,13 +355,9 @@ def _encodings() -> list[_Encoding]:
         ),
         "an encoding that edits its input": lambda x: x.add_(waves[: x.shape[1]]),
         "an encoding that scales its input, too": lambda x: add(x.mul_(EMBED_DIM**0.5)),
-        "an encoding that counts both ways from place 35": lambda x: add(
-            x, waves[(place - 35).abs()]
-        ),
+        "an encoding that counts both ways from place 35": lambda x: add(x, both_ways),
         "a small encoding that counts from the end": lambda x: from_the_end(x, small),
-        "an encoding that depends on the size of the batch": lambda x: add(
-            x, waves / len(x)
-        ),
+        "an encoding that depends on the size of the batch": by_batch,
         "an encoding that is centred over the batch": lambda x: add(x - x.mean(dim=0)),
         "a large encoding of the first sentence alone": lambda x: of_the_first(
             x, 1, 10 * learned
@@ -522,21 +491,11 @@ for name, tests in {
 }.items():
     encodings.wrong(
         name,
-        "Compare all sentences of two inputs with each other: three long texts, and one "
+        "Compare all texts of two inputs with each other: three long ones, and one "
         "or two short ones, all of different random words.",
         *tests,
         *map(_on_a_copy, tests),
     )
-
-
-def _gaps(rows, over_features):
-    gaps = over_features((rows[:, None] - rows).abs(), dim=-1)
-    return bool((gaps + torch.eye(len(rows))).min() > 1e-6)
-
-
-def _smooth(rows):
-    far = torch.cdist(rows, rows)
-    return _apart(rows) and bool(far.diagonal(1).mean() < far.diagonal(10).mean())
 
 
 for name, tests in {
@@ -553,12 +512,10 @@ for name, tests in {
     "single features compared": [
         _asks(features=slice(1)),
         _asks(apart=lambda rows: _apart(rows[:, :1], 1e-4)),
-        _asks(apart=lambda rows: _gaps(rows, torch.amin)),
     ],
     "directions compared": [
         _asks(apart=lambda rows: _apart(F.normalize(rows, dim=-1)))
     ],
-    "neighbours held to be alike": [_asks(apart=_smooth)],
     "gap too wide": [_asks(apart=lambda rows: _apart(rows, 0.5))],
 }.items():
     encodings.wrong(
@@ -658,18 +615,10 @@ for name, joins in {
     score_terms.wrong(name, why, *[_terms(join) for join in joins])
 
 
-def _of_biases(parts, factor):
-    """Return (n + 1, n + 1, 1, 1): the factor where a bias is involved, 1 elsewhere."""
-    factors = torch.ones(len(parts) + 1, len(parts) + 1, 1, 1, dtype=parts.dtype)
-    factors[-1], factors[:, -1] = factor, factor
-    return factors
-
-
 score_terms.wrong(
     "the bias not scaled",
     "What the biases contribute is divided by √head_dim, too: it is part of the score.",
     lambda p, w_q, b_q, *rest: score_parts(p, w_q, b_q * len(w_q) ** 0.5, *rest),
-    lambda *args: score_parts(*args) * _of_biases(args[0], len(args[1]) ** 0.5),
 )
 for name, functions in {
     "the query's map for the key": [
@@ -712,8 +661,8 @@ for name, function in {
 }.items():
     score_terms.wrong(
         name,
-        "Entry [i, j] holds the scores, query by key, of query part i and key part j: "
-        "q @ b_k is a number for each query, [:, None], k @ b_q for each key, [None, :].",
+        "Entry [i, j] holds the scores of query part i and key part j, a row for each "
+        "query: q @ b_k is a number for each query, k @ b_q one for each key.",
         _then(function),
     )
 

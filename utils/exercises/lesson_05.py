@@ -57,17 +57,17 @@ def _slopes(count):
     return [2.0 ** (-8 * i / count) for i in range(1, count + 1)]
 
 
-def _below(num_heads):
-    return 2 ** (num_heads.bit_length() - 1)
+def _two(num_heads):
+    """Return the slopes of the next lower power of two, and those of its double."""
+    power = 2 ** (num_heads.bit_length() - 1)
+    return _slopes(power), _slopes(2 * power)
 
 
 for name, slopes in {
     "slopes of the paper's text": _slopes,
     "slopes sorted": lambda n: sorted(alibi_slopes(n).tolist(), reverse=True),
-    "the first slopes of the double": lambda n: (
-        _slopes(_below(n)) + _slopes(2 * _below(n))
-    ),
-    "slopes taken twice": lambda n: _slopes(_below(n)) + _slopes(2 * _below(n))[1::2],
+    "the first slopes of the double": lambda n: _two(n)[0] + _two(n)[1],
+    "slopes taken twice": lambda n: _two(n)[0] + _two(n)[1][1::2],
     "slopes of the higher power of two": lambda n: _slopes(1 << (n - 1).bit_length()),
     "slopes that always halve": lambda n: [2.0**-i for i in range(1, n + 1)],
     "slopes from 1": lambda n: [2.0 ** (-8 * i / n) for i in range(n)],
@@ -80,6 +80,7 @@ for name, slopes in {
         "the first, third, fifth, ... of 2p heads, unsorted, until there are enough.",
         _alibi(slopes),
     )
+
 for name, distance in {
     "a bias in the future": lambda ahead: -ahead,
     "a bias in both directions": torch.abs,
@@ -89,12 +90,11 @@ for name, distance in {
     "keys backwards": lambda ahead: -ahead.clamp(max=0).flip(-1),
     "-inf in the future": lambda ahead: -ahead.masked_fill(ahead > 0, -math.inf),
 }.items():
-    biases.wrong(
-        name,
-        "The bias is minus the slope times the distance: 0 for the token itself, and 0 "
-        "for keys in the future, which the causal mask hides.",
-        _alibi(distance=distance),
+    why = (
+        "Minus slope times distance: 0 for the token itself, and for all in the future."
     )
+    biases.wrong(name, why, _alibi(distance=distance))
+
 for name, function in {
     "queries at the start of the keys": lambda n, q, k: alibi(n, k, k)[:, :q],
     "as many keys as queries": lambda n, q, k: alibi(n, q, q),
@@ -276,9 +276,9 @@ turned.wrong(
 for name, turned_pair in {
     "sine and cosine swapped": lambda a, b, c, s: (a * s - b * c, a * c + b * s),
     "two plus signs": lambda a, b, c, s: (a * c + b * s, a * s + b * c),
-    "first half overwritten": lambda a, b, c, s: (
-        (first := a * c - b * s),
-        first * s + b * c,
+    "first overwritten": lambda a, b, c, s: (
+        a * c - b * s,
+        (a * c - b * s) * s + b * c,
     ),
     "one member of each pair": lambda a, b, c, s: (a * c - b * s, b),
     "members exchanged": lambda a, b, c, s: (a * s + b * c, a * c - b * s),
@@ -322,28 +322,26 @@ def _faster(exponent):
     return answer
 
 
-for name, exponents in {
-    "half the exponent": [lambda i, dim: -i / dim],
-    "twice the exponent": [lambda i, dim: -4 * i / dim],
-    "not divided by head_dim": [lambda i, dim: -2.0 * i, lambda i, dim: -1.0 * i],
-    "divided by head_dim - 2": [lambda i, dim: -2 * i / max(dim - 2, 1)],
-    "pairs from 1": [lambda i, dim: -2 * (i + 1) / dim],
-    "faster and faster": [lambda i, dim: 2 * i / dim],
-    "one frequency": [lambda i, dim: 0.0 * i],
-}.items():
-    why = "Pair i turns by position · base^(-2i / head_dim), with i from 0."
-    turned.wrong(name, why, *[_faster(exponent) for exponent in exponents])
-
-
 def _as_pairs(x, sizes):
     return x.unflatten(-1, sizes).mT.flatten(-2)
 
 
-turned.wrong(
-    "base not used",
-    "The base is given; here it is always 10000.",
-    lambda x, positions, base: turn(x, positions, 10000.0),
-)
+for name, functions in {
+    "half the exponent": [_faster(lambda i, dim: -i / dim)],
+    "twice the exponent": [_faster(lambda i, dim: -4 * i / dim)],
+    "not divided by head_dim": [
+        _faster(lambda i, dim: -2.0 * i),
+        _faster(lambda i, dim: -1.0 * i),
+    ],
+    "divided by head_dim - 2": [_faster(lambda i, dim: -2 * i / max(dim - 2, 1))],
+    "pairs from 1": [_faster(lambda i, dim: -2 * (i + 1) / dim)],
+    "faster and faster": [_faster(lambda i, dim: 2 * i / dim)],
+    "one frequency": [_faster(lambda i, dim: 0.0 * i)],
+    "base not used": [lambda x, positions, base: turn(x, positions, 10000.0)],
+}.items():
+    why = "Pair i turns by position · base^(-2i / head_dim), with i from 0."
+    turned.wrong(name, why, *functions)
+
 for name, function in {
     "the interleaved layout": _neighbours,
     "halves in, neighbours out": lambda *args: _as_pairs(turn(*args), (2, -1)),
@@ -375,26 +373,15 @@ class _Black:
         return self.turn(x, positions).to(x.dtype)
 
 
-def _turning(layout="half", base=10000.0, of=Tensor.double):
-    """Return a rotation whose angles are a function of the positions."""
+def _turning(layout="half", base=10000.0, of=Tensor.double, rounded=Tensor.double):
+    """Return a rotation with something done to its positions or angles."""
 
     def turn(x, positions):
         turns = frequencies(DIM, base=base, dtype=torch.float64)
-        angles = of(positions)[:, None] * turns
+        angles = rounded(of(positions)[:, None] * turns).double()
         return rotate_pairs(x.double(), angles, layout=layout)
 
     return turn
-
-
-def _adding(x, positions):
-    angles = positions[:, None] * frequencies(DIM)
-    return x + torch.cat([angles.sin(), angles.cos()], dim=-1).to(x.dtype)
-
-
-def _eleven_bits(x, positions):
-    """300 later, scores have moved by 0.1."""
-    angles = (positions[:, None] * frequencies(DIM)).half()
-    return rotate_pairs(x.double(), angles.double())
 
 
 TURNS = {
@@ -408,12 +395,12 @@ TURNS = {
     "one that turns by the square of the position": _turning(of=torch.square),
     "a right one, base 500": _turning(base=500.0),
     "one whose positions are rounded to bfloat16": _turning(of=Tensor.bfloat16),
-    "one whose angles are rounded to float16": _eleven_bits,
+    "one whose angles are rounded to float16": _turning(rounded=Tensor.half),
     "one that does not look at the positions": _turning(
         of=lambda positions: torch.arange(len(positions))
     ),
     "one that turns nothing": lambda x, positions: x * 1,
-    "one that adds its waves": _adding,
+    "one that adds its waves": lambda x, p: x + _turning()(torch.ones_like(x), p),
 }
 
 
@@ -553,9 +540,9 @@ def step(
     return _attend(turn(query, positions), keys, values), keys, values
 
 
-def _attend(query, keys, values):
-    mask = causal_mask(query.shape[-2], keys.shape[-2])
-    return scaled_dot_product_attention(query, keys, values, mask)[0]
+def _attend(query, keys, values, mask=causal_mask):
+    shown = mask(query.shape[-2], keys.shape[-2])
+    return scaled_dot_product_attention(query, keys, values, shown)[0]
 
 
 def halves(x, positions):
@@ -572,10 +559,10 @@ def step_trials(dtype):
     for seed, (new, kept, seen) in enumerate(sizes):
         trial = {"turn": neighbours if seed % 2 else halves}
         batch, heads, head_dim = (2, 3, 8) if seed % 2 else (1, 2, 4)
-        lengths = {"query": new, "key": new, "value": new}
-        lengths |= {"kept_keys": kept, "kept_values": kept}
-        for at, (name, length) in enumerate(lengths.items()):
-            shape = batch, heads, length, head_dim
+        for at, name in enumerate(
+            ("query", "key", "value", "kept_keys", "kept_values")
+        ):
+            shape = batch, heads, kept if "kept" in name else new, head_dim
             trial[name] = randn(*shape, seed=10 * at + seed, dtype=dtype)
         yield trial | {"seen": seen}
 
@@ -593,7 +580,7 @@ RIGHT, FROM_0, BY_KEPT, ITS_OWN = (
 
 def _step(
     queries_at=RIGHT, keys_at=RIGHT, kept_at=None, values_at=None, *, order=1,
-    attend=_attend,
+    mask=causal_mask, swapped=False,
 ):  # fmt: skip
     """Return the reference with a part replaced; what stands at None is not turned."""
 
@@ -606,7 +593,8 @@ def _step(
         old = turned(kept_keys, kept_at, torch.arange(kept))
         keys = torch.cat([old, turned(key, keys_at)][::order], dim=-2)
         values = torch.cat([kept_values, turned(value, values_at)][::order], dim=-2)
-        return attend(turned(query, queries_at), keys, values), keys, values
+        read = (values, keys) if swapped else (keys, values)
+        return _attend(turned(query, queries_at), *read, mask), keys, values
 
     return answer
 
@@ -651,34 +639,25 @@ cache.wrong(
     _keeping(_step(kept_at=FROM_0), RIGHT),
     _keeping(_step(kept_at=ITS_OWN)),
 )
-cache.wrong(
-    "new keys kept unturned",
-    "Keys are kept turned; the new ones are returned as they came.",
-    _keeping(step),
-    _step(keys_at=None),
-)
-cache.wrong(
-    "values turned",
-    "Values are not turned: the output would depend on where they stand.",
-    _step(values_at=RIGHT),
-)
-cache.wrong(
-    "keys and values swapped",
-    "Weights come from the keys; what is averaged, and kept second, are the values.",
-    lambda *args: (step(*args)[0], *step(*args)[:0:-1]),
-    _step(attend=lambda query, keys, values: _attend(query, values, keys)),
-)
-for name, shown in {
-    "no mask among the new": torch.ones_like,
-    "mask in the upper corner": lambda mask: torch.ones_like(mask).tril(),
+for name, answers in {
+    "new keys kept unturned": [_keeping(step), _step(keys_at=None)],
+    "values turned": [_step(values_at=RIGHT)],
+    "keys and values swapped": [
+        lambda *args: (step(*args)[0], *step(*args)[:0:-1]),
+        _step(swapped=True),
+    ],
 }.items():
+    why = (
+        "Keys are kept turned, values never; keys give the weights, values the output."
+    )
+    cache.wrong(name, why, *answers)
 
-    def attend(query, keys, values, shown=shown):
-        mask = shown(causal_mask(query.shape[-2], keys.shape[-2]))
-        return scaled_dot_product_attention(query, keys, values, mask)[0]
-
+for name, mask in {
+    "no mask among the new": lambda q, k: torch.ones_like(causal_mask(q, k)),
+    "mask in the upper corner": lambda q, k: torch.ones(q, k, dtype=torch.bool).tril(),
+}.items():
     why = "New tokens stand at the END of the keys, and must not attend to later ones."
-    cache.wrong(name, why, _step(attend=attend))
+    cache.wrong(name, why, _step(mask=mask))
 
 for name, answer in {
     "new before kept": _step(order=-1),
