@@ -1,6 +1,7 @@
 """Exercises of notebook 06: a block, a baseline, a test for leaks, a loss to repair."""
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -336,14 +337,10 @@ baseline.wrong(
     *(smoothed(unseen=unseen) for unseen in (math.nan, 0.0)),
 )
 baseline.wrong(
-    "passed on in equal shares",
-    "Where the formula says p(b), take the unigram, not 1 / vocab_size.",
-    smoothed(single=lambda train, text, size: torch.full((size,), 1 / size)),
-    lambda train, text, size: smoothed(unseen=1 / size)(train, text, size),
-)
-baseline.wrong(
     "p(b) is not the unigram",
     "p(b) is the count of b in train plus 1, divided by the sum of all these.",
+    smoothed(single=lambda train, text, size: torch.full((size,), 1 / size)),
+    lambda train, text, size: smoothed(unseen=1 / size)(train, text, size),
     smoothed(single=lambda train, text, size: unigram(train, size, more=0)),
     smoothed(single=lambda t, _, size: (t.bincount(minlength=size) + 1) / len(t)),
     smoothed(single=lambda t, _, n: unigram(t.unfold(0, 2, 1).unique(dim=0)[:, 1], n)),
@@ -771,27 +768,45 @@ loss.wrong(
         [mean_loss(z[None, :-1], i[None, 1:], pad) for z, i in zip(logits, ids)]
     ).mean(),
 )
+
+
+def by_probability(p_of, mean, cut_first=True, log_first=True):
+    """Return the function of the exercise by way of probabilities p_of(logits)."""
+
+    def wrong_loss(logits, ids, pad):
+        p = p_of(logits[:, :-1]) if cut_first else p_of(logits)[:, :-1]
+        p = p.log() if log_first else p
+        each = p.gather(-1, ids[:, 1:, None])[..., 0]
+        return -mean(each if log_first else each.log(), ids[:, 1:] != pad)
+
+    return wrong_loss
+
+
 MEANS = [
-    lambda losses, real: losses[real].mean(),
-    lambda losses, real: (losses * real).sum() / real.sum(),  # 0 times infinity is NaN
+    lambda each, real: each[real].mean(),
+    lambda each, real: (each * real).sum() / real.sum(),  # 0 times infinity is NaN
 ]
-for mean in MEANS:
+for way in itertools.product(MEANS, (True, False), (True, False)):
     loss.wrong(
         "logarithm of a softmax",
         "The softmax of a very low logit is 0, and its logarithm −∞: use log_softmax.",
-        averaged(mean, lambda logits: -logits.softmax(dim=-1).log()),
+        by_probability(lambda logits: logits.softmax(dim=-1), *way),
     )
     loss.wrong(
         "exp of large logits",
         "exp of a large logit is infinite: use log_softmax, or cross_entropy.",
-        averaged(mean, lambda z: -(z.exp() / z.exp().sum(-1, keepdim=True)).log()),
+        by_probability(lambda z: z.exp() / z.exp().sum(-1, keepdim=True), *way),
+    )
+for mean in MEANS:
+    loss.wrong(
+        "exp of large logits",
         averaged(mean, lambda z: z.exp().sum(-1, keepdim=True).log() - z),
     )
 for small in (1e-6, 1e-8, 1e-9, 1e-10, 1e-12):
     loss.wrong(
         "a small number inside the logarithm",
         "What is added makes unlikely tokens too cheap: use log_softmax.",
-        averaged(MEANS[0], lambda z, small=small: -(z.softmax(-1) + small).log()),
+        by_probability(lambda z, small=small: z.softmax(dim=-1) + small, MEANS[0]),
     )
 
 EXERCISES = (block, baseline, leaks, loss)

@@ -66,14 +66,10 @@ figure.wrong(
     lambda scores, mask: drawn(scores.softmax(dim=-1), mask, 0),
 )
 figure.wrong(
-    "hidden cells are zeros",
-    "A hidden cell is not a weight of 0: return NaN where the mask hides a key.",
+    "hidden cells are not NaN",
+    "A hidden cell is not a weight of 0, nor of -inf: a plot leaves out NaN alone.",
     weights_of,
     lambda scores, mask: weights_of(scores, mask).nan_to_num(),
-)
-figure.wrong(
-    "hidden cells are infinite",
-    "What cannot be drawn is NaN here, not -inf: no colour stands for either.",
     lambda scores, mask: drawn(weights_of(scores, mask), mask, -torch.inf),
 )
 for name, why, axes in (
@@ -217,13 +213,8 @@ def baseline_trials(dtype):
         yield {"marks": marks, "mask": mask}
 
 
-even = Exercise(
-    "7.2",
-    "Write the baseline of this score",
-    baseline,
-    baseline_trials,
-    gradients=False,
-)
+TITLE = "Write the baseline of this score"
+even = Exercise("7.2", TITLE, baseline, baseline_trials, gradients=False)
 
 
 def made(function):
@@ -247,13 +238,9 @@ even.wrong(
     made(lambda m, mask, seen: mean(share(m, mask, 0), m.any(-1) & mask.any(-1))),
 )
 even.wrong(
-    "queries counted by their marks",
-    "A query counts if it *sees* a marked key; that one exists is not enough.",
-    made(lambda marks, mask, seen: mean(share(seen, mask), marks.any(-1))),
-)
-even.wrong(
     "queries without a mark count",
     "A query that sees no marked key does not count; here it counts as 0.",
+    made(lambda marks, mask, seen: mean(share(seen, mask), marks.any(-1))),
     made(lambda marks, mask, seen: mean(share(seen, mask), mask.any(-1))),
     made(lambda marks, mask, seen: share(seen, mask).mean(-1)),
     made(lambda marks, mask, seen: share(seen, mask, 0).mean(-1)),
@@ -284,20 +271,16 @@ even.wrong(
     ),
 )
 even.wrong(
-    "a sum instead of a mean",
+    "no mean over the queries",
     "A sum grows with the sentence: take the mean over the queries that count.",
     made(lambda marks, mask, seen: share(seen, mask).sum(-1)),
+    made(lambda marks, mask, seen: share(seen, mask)),
+    made(lambda marks, mask, seen: share(seen, mask, 0)),
 )
 even.wrong(
     "one number for all sentences",
     "Return one number for each sentence: (batch,).",
     made(lambda m, mask, seen: mean(share(seen, mask).view(-1), seen.any(-1).view(-1))),
-)
-even.wrong(
-    "one number per query",
-    "Take the mean over the queries that count.",
-    made(lambda marks, mask, seen: share(seen, mask)),
-    made(lambda marks, mask, seen: share(seen, mask, 0)),
 )
 even.wrong(
     "over the queries",
@@ -307,11 +290,11 @@ even.wrong(
 even.wrong(
     "0 where nothing counts",
     "Where no query counts there is no score: NaN, and not 0, which is a score.",
-    lambda marks, mask: baseline(marks, mask).nan_to_num(),
+    made(lambda marks, mask, seen: baseline(marks, mask).nan_to_num()),
 )
 even.wrong(
     "the unmarked keys",
-    "That is the share of the keys that are *not* marked.",
+    "Those are the keys that are *not* marked.",
     lambda marks, mask: 1 - baseline(marks, mask),
 )
 
@@ -399,52 +382,36 @@ def made(
 
 best.wrong(
     "reported where it was chosen",
-    "Where it was chosen it had luck as well: report it on the other half.",
+    "Where it was chosen it had luck as well: report it on the second half alone.",
     *(made(half, half) for half in (first, second, every)),
-    made(report=first),
+    *(made(measure=every), made(report=first), made(report=every)),
 )
 best.wrong(
-    "reported on all",
-    "Half of what is reported was there when it was chosen: report the second half.",
-    made(measure=every),
-    made(report=every),
+    "not chosen on the first half",
+    "The first half chooses: sentences that are reported may not choose.",
+    made(choose=every),
+    made(second, first),
 )
 best.wrong(
-    "chosen on all", "Sentences that are reported may not choose.", made(choose=every)
-)
-best.wrong("halves swapped", "The first half chooses.", made(second, first))
-best.wrong(
-    "the longer half first",
-    "Of an odd number the first half is the shorter one: sentences // 2.",
+    "an odd number divided otherwise",
+    "The first half has `sentences // 2`; all others are in the second half.",
     made(lambda s: first(F.pad(s, (0, 1))), lambda s: s[..., (s.shape[-1] + 1) // 2 :]),
-)
-best.wrong(
-    "a sentence in neither half",
-    "Of an odd number one half is longer: here a sentence is in neither half.",
     made(measure=lambda scores: scores[..., -(scores.shape[-1] // 2) :]),
 )
 best.wrong(
     "the copies may not choose",
     "You chose among all heads: each copy may choose its own best head, too.",
-    made(rivals=lambda others, head: others[:, head]),
     made(theirs=lambda copies: first(copies).mean(dim=0, keepdim=True)),
+    made(rivals=lambda others, head: others[:, head]),
+    made(rivals=lambda others, head: others.mean(dim=1)),
+    made(rivals=lambda others, head: others.flatten()),
+    made(rivals=lambda others, head: others),
 )
 best.wrong(
     "the copies choose where they report",
     "The copies choose on the half on which they are measured; you did not.",
     made(theirs=second),
     made(theirs=every),
-)
-best.wrong(
-    "the copies averaged",
-    "The mean head of a copy is no rival of your best: let each copy choose.",
-    made(rivals=lambda others, head: others.mean(dim=1)),
-)
-best.wrong(
-    "all heads of the copies",
-    "Count copies, each with the head that it chose, not all their heads.",
-    made(rivals=lambda others, head: others),
-    made(rivals=lambda others, head: others.flatten()),
 )
 best.wrong(
     "no one added",
@@ -461,10 +428,8 @@ best.wrong(
 )
 best.wrong(
     "the share of the worse",
-    "That is the share of copies that do worse.",
-    made(reach=torch.lt),
-    made(reach=torch.le),
-    made(reach=torch.lt, ones=(0, 0)),
+    "Those are the copies that do worse.",
+    *(made(reach=torch.lt), made(reach=torch.le), made(reach=torch.lt, ones=(0, 0))),
 )
 best.wrong(
     "one sentence decides",
@@ -494,9 +459,8 @@ def word_trials(dtype):
     yield {"weights": weights, "word_of": torch.tensor([0, 0, 1, 2, 2, 2])}
 
 
-words = Exercise(
-    "7.4", "From subword tokens to words", word_attention, word_trials, gradients=False
-)
+TITLE = "From subword tokens to words"
+words = Exercise("7.4", TITLE, word_attention, word_trials, gradients=False)
 WAYS = {  # of putting the tokens (axis 0) of one word together
     "sum": lambda tokens: tokens.sum(dim=0),
     "mean": lambda tokens: tokens.mean(dim=0),
