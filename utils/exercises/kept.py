@@ -157,7 +157,7 @@ def load(name: str, text: str, imports: str) -> Callable:
     file = module.__file__ = f"<your answer {name}, {hash(text):x}>"
     # where tracebacks and inspect.getsource look for the lines of a file
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    imports = f"from utils.exercises import answer, check\n{imports}"
+    exec(f"from utils.exercises import answer, check\n{imports}", module.__dict__)
     _given[name] = None
     try:
         with (
@@ -166,7 +166,6 @@ def load(name: str, text: str, imports: str) -> Callable:
             redirect_stdout(StringIO()),
             time_limit(LIMIT),
         ):
-            exec(imports, module.__dict__)
             exec(compile(_definitions(text), file, "exec"), module.__dict__)
         function = _given[name] or module.__dict__.get("ANSWER")
     except NotKept:
@@ -221,11 +220,11 @@ def _definitions(text: str) -> ast.Module:
 
 
 def made_of(function: Callable) -> object:
-    """Return what tells whether a function can but do the same as another.
+    """Return what is equal for two functions only if they must do the same.
 
-    That is its code, its defaults and the values of all global names in it. Of a
-    function of the same cell or notebook, what it is made of counts; anything else,
-    such as an instance or what a decorator returns, is only equal to itself.
+    A function is made of its code, its defaults and the values of all global names in
+    it; of the functions among these, what they are made of counts. Anything else, such
+    as an instance or what a decorator returns, is equal to nothing but itself.
     """
     space = getattr(function, "__globals__", None)
     begun = []
