@@ -34,7 +34,7 @@ from utils.models import CausalLM  # noqa: E402
 from utils.positions import Rotary  # noqa: E402
 from utils.training import train  # noqa: E402
 
-FILE = Path(__file__).with_suffix(".json")
+STORED = Path(__file__).with_suffix(".json")
 SEEDS = range(8)
 EMBED_DIM, HEADS, LAYERS, LENGTH, BATCH, STEPS = 128, 4, 2, 64, 16, 240
 OPTIONS = {"learning_rate": 5e-3, "warmup": 20, "every": 40, "progress": False}
@@ -237,12 +237,12 @@ def main() -> None:
             spent = time.process_time() - start
             print(f"{variant:12s} seed {seed}: {done['validation'][-1]}, {spent:.0f} s")
             sys.stdout.flush()
-    FILE.write_text(as_json(stored), encoding="utf-8")
+    STORED.write_text(as_json(stored), encoding="utf-8")
 
 
 def check() -> int:
     """Repeat the short run of seed 0; return 0 if it lies where the stored ones lie."""
-    stored, corpus = json.loads(FILE.read_text(encoding="utf-8")), python_docs()
+    stored, corpus = json.loads(STORED.read_text(encoding="utf-8")), python_docs()
     if sizes(corpus) != stored["text"]:  # its loss is measured from its own bigram's
         print(f"another text than that of Python {stored['python']}: {sizes(corpus)}")
     theirs = stored["baselines"]["bigram"]

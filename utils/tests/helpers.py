@@ -95,31 +95,16 @@ def attention_under(mask, batch, heads, length, keys=None, seed=0) -> Tensor:
 
 WORDS = "the cat sat on it".split()
 HOSTILE = [
-    "</script><img src=x onerror=alert(1)>",
-    "<!--",
-    "]]>",
-    '"quoted"',
-    "it's",
-    "&amp;",
-    "$x$",
-    r"\(y\)",
-    "a\u2028b",
-    "\x00",
-    "",
-    " ",
-    "\n",
-    "שלום",
-    "\u202eevil",
-    "🙂",
-    "Ġcat",
-    "##ing",
-]
+    "</script><img src=x onerror=alert(1)>", "<!--", "]]>", '"quoted"', "it's", "&amp;",
+    "$x$", r"\(y\)", "a\u2028b", "\x00", "", " ", "\n", "שלום", "\u202eevil", "🙂",
+    "Ġcat", "##ing",
+]  # fmt: skip
 
 
-def heads(*shape, seed=0):
+def heads(*shape, seed=0, sharpness=2.0):
     """Weights of this shape that softmax made."""
     scores = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return (2 * scores).softmax(dim=-1)
+    return (sharpness * scores).softmax(dim=-1)
 
 
 # --- exercises ---

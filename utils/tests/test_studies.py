@@ -1,20 +1,41 @@
-"""The stored studies can be repeated, and read back as they were written."""
+"""The stored studies: complete, of their scripts, and able to disagree.
 
+That of the treebank, whose texts are not in the repository, has tests of its own.
+"""
+
+import copy
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
+import torch
 from studies import FOLDER, as_json, command_line, script_of
+from torch import nn
+
+REPEATED = ["length", "language_model", "specialisation", "without_heads"]
+
+
+@cache
+def study_of(name):
+    """Return the script as a module, and what is stored of it."""
+    script = script_of(name)
+    return script, json.loads(script.STORED.read_text(encoding="utf-8"))
+
+
+def runs_of(stored, **which):
+    """Return the stored runs that have these entries."""
+    return [run for run in stored["runs"] if which.items() <= run.items()]
+
+
+# --- all studies ---
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["length", "language_model", "specialisation", "without_heads"]
-)
+@pytest.mark.parametrize("name", REPEATED)
 def test_one_run_again_is_as_stored(name):
-    """The treebank's texts are not in the repository: its test has a tiny one."""
     command = [sys.executable, FOLDER / f"{name}.py", "--check"]
     quiet = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=quiet, capture_output=True, text=True)
@@ -41,33 +62,217 @@ def test_a_script_leaves_nothing_behind():
     assert script_of("length").STORED == FOLDER / "length.json"
     with pytest.raises(FileNotFoundError):
         script_of("nonsense")
-    assert "study_length" not in sys.modules and sys.path == before
-    assert "study_nonsense" not in sys.modules
+    assert not {"study_length", "study_nonsense"} & set(sys.modules)
+    assert sys.path == before
 
 
-def test_every_study_has_its_script():
-    assert {p.stem for p in FOLDER.glob("*.json")} == {
-        p.stem for p in FOLDER.glob("*.py") if p.stem != "studies"
-    }
-
-
-def test_a_study_is_written_whole_with_a_line_for_each_row():
-    study = {"a": {"b": [1, 2.5]}, "rows": [{"x": 1}, {"y": None}]}
-    text = as_json(study, "rows")
-    assert json.loads(text) == study
-    assert {'{"x": 1},', '{"y": null}'} <= set(text.splitlines())
+def test_every_study_has_its_script_and_the_bytes_that_it_writes():
+    files = {path.stem for path in FOLDER.glob("*.json")}
+    assert files == {path.stem for path in FOLDER.glob("*.py")} - {"studies"}
+    assert files == {*REPEATED, "treebank"}
+    for name in files:
+        stored = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+        rows = "rows" if name == "treebank" else "runs"
+        assert as_json(json.loads(stored), rows) == stored, name
 
 
 @pytest.mark.parametrize(
-    "name, rows",
+    ("name", "count", "fields"),
     [
-        ("length", "runs"),
-        ("language_model", "runs"),
-        ("specialisation", "runs"),
-        ("treebank", "rows"),
-        ("without_heads", "runs"),
+        ("length", 128, ["task", "scheme", "training_loss", "parts"]),
+        ("language_model", 48, ["variant", "alone"]),
+        ("specialisation", 64, ["kind", "curve"]),
     ],
 )
-def test_the_stored_bytes_are_those_that_are_written(name, rows):
-    stored = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
-    assert as_json(json.loads(stored), rows) == stored
+def test_every_seed_is_a_training_of_its_own(name, count, fields):
+    runs = [
+        run
+        for run in study_of(name)[1]["runs"]
+        if run.get("tested", "as trained") == "as trained"
+        and run.get("task") != "first"  # there all are at 1.00
+    ]
+    found = {str([run[field] for field in fields]) for run in runs}
+    assert len(found) == len(runs) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "field", "others"),
+    [
+        ("length", {"task": "3 back", "scheme": "T5", "tested": "as trained"},
+         "scheme", ["learned", "sinusoidal", "none", "rotary", "ALiBi"]),
+        ("specialisation", {"kind": "smeared"},
+         "kind", ["two layers", "one layer", "fixed"]),
+    ],
+)  # fmt: skip
+def test_the_check_can_fail(name, own, field, others):
+    study, stored = study_of(name)
+    *names, seed = study.CHECKED
+    assert set(names) <= set(own.values())
+
+    def misfits(which, stored=stored):
+        (run,) = runs_of(study_of(name)[1], seed=seed, **which)
+        return study.misfits(stored, run["parts"] if name == "length" else run)
+
+    assert misfits(own) == []
+    assert all(misfits(own | {field: other}) for other in others)
+    changed = copy.deepcopy(stored)
+    changed["settings"]["steps"] += 1
+    assert "settings" in misfits(own, changed)[0]
+    assert "0 runs" in misfits(own, stored | {"runs": []})[0]
+
+
+# --- lesson 05: length ---
+
+
+def test_every_run_of_length_is_stored_once():
+    study, stored = study_of("length")
+    assert stored["seeds"] == list(range(8)) == study.SEEDS
+    assert stored["versions"].keys() >= {"python", "torch"}
+    assert all(len(run["parts"]) == study.PARTS for run in stored["runs"])
+    expected = []
+    for task in study.TASKS:
+        schemes = study.SCHEMES | (study.VARIANTS if task == "characters" else {})
+        for name, scheme in schemes.items():
+            size = study.SETTINGS["length"][task]
+            changed = study.changed_after_training(scheme(size), size)
+            tests = ["as trained", *changed]
+            expected += [(task, name, test, s) for test in tests for s in study.SEEDS]
+    fields = ("task", "scheme", "tested", "seed")
+    found = [tuple(run[field] for field in fields) for run in stored["runs"]]
+    assert sorted(found) == sorted(expected)
+
+
+# --- lesson 06: language_model ---
+
+
+def test_every_run_of_the_language_model_is_stored_once():
+    study, stored = study_of("language_model")
+    found = [(run["variant"], run["seed"]) for run in stored["runs"]]
+    assert sorted(found) == sorted((v, s) for v in study.VARIANTS for s in study.SEEDS)
+    for run in stored["runs"]:
+        variant, (step, loss) = run["variant"], run["validation"][-1]
+        assert step == (study.STEPS // 4 if variant == "short" else study.STEPS)
+        assert len(run["by_position"]) == study.LENGTH
+        assert loss == pytest.approx(sum(run["by_position"]) / study.LENGTH, abs=1e-3)
+        assert ("with_bigram" in run) == (variant == "no attention")
+        assert ("right_mask" in run) == (variant == "one ahead")
+    sizes = {"embed_dim": study.EMBED_DIM, "heads": study.HEADS, "layers": study.LAYERS}
+    assert stored["model"] == sizes
+    sizes = {"length": study.LENGTH, "batch": study.BATCH, "steps": study.STEPS}
+    assert stored["training"] == sizes | study.OPTIONS
+    assert {"python", "torch"} <= stored.keys()
+
+
+def test_a_run_outside_what_is_stored_is_refused(monkeypatch):
+    """The repeated run is replaced: a little below the stored ones, or above."""
+    study, stored = study_of("language_model")
+    ends = [run["validation"][-1][1] for run in runs_of(stored, variant="short")]
+    bigram = study.bigram_losses(study.python_docs())
+    moved = (
+        bigram.mean().item() - stored["baselines"]["bigram"]
+    )  # another Python's text
+    monkeypatch.setattr(study, "bigram_losses", lambda corpus: bigram)
+    for edge, beyond, code in (
+        (min(ends), -0.11, 1),
+        (min(ends), -0.09, 0),
+        (max(ends), 0.09, 0),
+        (max(ends), 0.11, 1),
+    ):
+        found = {"validation": [[60, edge + beyond + moved]]}
+        monkeypatch.setattr(study, "run", lambda *_, found=found: found)
+        assert study.check() == code
+
+
+# --- lesson 08: specialisation ---
+
+
+def test_every_run_of_specialisation_is_stored_once():
+    study, stored = study_of("specialisation")
+    assert stored["seeds"] == list(range(16)) == study.SEEDS
+    assert stored["versions"].keys() >= {"python", "torch"}
+    found = [(run["kind"], run["seed"]) for run in stored["runs"]]
+    assert sorted(found) == sorted((k, s) for k in study.KINDS for s in study.SEEDS)
+    for run in stored["runs"]:
+        heads = 4 * study.KINDS[run["kind"]].layers
+        assert len(run["without"]) == 2**heads and len(run["mean instead"]) == heads
+        assert len(run["curve"]) == 1 + study.SETTINGS["steps"] // 20
+        for scores in run["scores"].values():
+            assert scores.keys() == study.METRICS.keys() == stored["even"].keys()
+        importances = sum(run["importance"], [])
+        assert len(set(importances)) == len(importances)  # none tie
+    further = [run["seed"] for run in stored["further"]]
+    assert further == study.FURTHER == list(range(16, 32))
+    assert all(run["accuracy"] > 0.99 for run in stored["further"])
+
+
+def test_paths_are_hidden_in_the_model_as_it_is():
+    study, _ = study_of("specialisation")
+    torch.manual_seed(0)
+    model, texts = study.KINDS["two layers"].make().eval(), study.unseen((9, 9), 64)
+    for weight in model.parameters():
+        nn.init.normal_(weight)  # heads that say much,
+    nn.init.normal_(model.blocks[1].attention.out_proj.weight, std=0.1)  # not all
+    whole = round(study.accuracy(model, texts), 4)
+    assert study.hidden_from(model, "nothing", texts) == [whole] * study.HEADS
+    keys, values = (study.hidden_from(model, x, texts) for x in ("keys", "values"))
+    assert len({whole, *keys}) > 2 and len({whole, *values}) > 2 and keys != values
+
+
+def test_the_texts_of_the_tests_are_what_they_say():
+    study, _ = study_of("specialisation")
+    ids, targets = study.moved(32)
+    for row, wanted in zip(ids.tolist(), targets.tolist()):
+        asked = [i for i, target in enumerate(wanted) if target >= 0]
+        assert len(asked) == 7 and asked[-1] - asked[0] == 6
+        for i in asked:
+            before = row.index(row[i])
+            assert before <= i - 8 and row[before + 1] == wanted[i] == row[i + 1]
+    ids, targets = study.unseen((20, 20), 4)
+    assert (targets[:, :20] == -100).all() and (targets[:, 20:-1] == ids[:, 21:]).all()
+
+
+# --- lesson 09: without_heads ---
+
+
+def test_every_head_is_taken_away_once():
+    study, stored = study_of("without_heads")
+    assert [row["gone"] for row in stored["runs"]] == [[name] for name in study.NAMES]
+    assert len(study.NAMES) == len(set(study.NAMES)) == 72
+    assert (stored["sentences"], stored["nearest"]) == (203, study.NEAREST)
+    assert stored["model"] == {"revision": study.REVISION, "sha256": study.SHA256}
+
+
+def test_the_sets_are_those_of_the_script():
+    study, stored = study_of("without_heads")
+    best = stored["best"]["gone"]
+    assert best == study.best_of_relations()
+    drawn = study.draws(best, stored["resting"])
+    of_sets = stored["sets"].items()
+    assert drawn == {kind: [row["gone"] for row in rows] for kind, rows in of_sets}
+    for kind, sets in drawn.items():
+        assert len({tuple(gone) for gone in sets}) == len(sets) == study.DRAWS
+        assert all(len(set(gone)) == len(best) for gone in sets), kind
+    layers = [name[0] for name in sorted(best)]
+    assert all([name[0] for name in sorted(x)] == layers for x in drawn["same layers"])
+    for gone in drawn["others"] + drawn["others, layers 0-4"]:
+        assert not set(gone) & {*best, *stored["resting"]}
+    assert all(5 not in study.grouped(gone) for gone in drawn["others, layers 0-4"])
+
+
+def test_a_row_that_differs_is_named():
+    study, stored = study_of("without_heads")
+    again = [copy.deepcopy(stored["best"]), copy.deepcopy(stored["runs"][0])]
+    assert study.misfits(stored, again) == []
+    again[1]["kept"] -= 0.011
+    (said,) = study.misfits(stored, again)
+    assert said.startswith("without 0.0: kept ")
+    again[0]["change"] += 0.0011
+    assert len(study.misfits(stored, again)) == 2
+
+
+def test_nothing_taken_away_changes_nothing():
+    """And whoever is taken away is back afterwards."""
+    sentences = study_of("without_heads")[0].Sentences()
+    assert sentences.without([]) == {"gone": [], "kept": 1.0, "change": 0.0}
+    assert sentences.without(["5.10"])["kept"] < 0.9
+    assert sentences.without([])["kept"] == 1.0
