@@ -9,8 +9,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask, padding_mask
-from utils.models import Block, CausalLM
 from utils.baselines import untrained_copy
+from utils.models import Block, CausalLM
 from utils.positions import Rotary
 from utils.recording import record_attention
 from utils.tests.helpers import SCHEMES, B, E, H, L, V, gradients, randn, scheme_of
