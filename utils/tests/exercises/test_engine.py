@@ -103,7 +103,6 @@ def test_what_a_test_did_wrong_is_said(answer, says):
     "expected, answer",
     [
         (True, torch.tensor(True)),
-        (3, 3.0),
         (0.1, 0.1 + 1e-9),
         (0.1, torch.tensor([0.1])),
         (math.nan, math.nan),
@@ -124,6 +123,7 @@ def test_outputs_are_compared_by_value(expected, answer):
     [
         (True, False, "Your function returned False; expected True."),
         (3, True, "Your function returned True; expected 3."),
+        (3, 3.0, "Your function returned 3.0; expected 3."),
         (3, 4, "Your function returned 4; expected 3."),
         (0.1, 0.101, "Your function returned 0.101; expected 0.1."),
         (0.1, math.nan, "Your function returned nan; expected 0.1."),
