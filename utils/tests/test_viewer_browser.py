@@ -226,11 +226,8 @@ def test_layers_heads_labels_and_the_map(opened):
     layers = [heads(2, 5, 5), torch.cat([heads(2, 5, 5, seed=1), SHIFT])]
     label = "next token 1.00 · baseline 0.20"
     page = opened(view_heads(layers, WORDS, labels={(1, 2): label}))
-    title, layer, head = (
-        page.locator("h4"),
-        control(page, "layer"),
-        control(page, "head"),
-    )
+    title = page.locator("h4")
+    layer, head = (page.get_by_label(x, exact=True) for x in ("layer", "head"))
     assert title.inner_text() == f"layer 1, head 2 · {label}"
     assert (layer.input_value(), head.input_value()) == ("1", "2")
     assert head.locator("option").all_inner_texts() == ["0", "1", f"2 · {label}"]
