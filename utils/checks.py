@@ -37,16 +37,13 @@ def is_wrapped(*tensors: Tensor | None) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    for x in tensors:
-        if x is None:
-            continue
-        if forward_ad.unpack_dual(x).tangent is not None:
-            return True
-        try:
+    given = [x for x in tensors if x is not None]
+    try:
+        for x in given:
             x.data_ptr()
-        except RuntimeError:  # it has no memory of its own
-            return True
-    return False
+    except RuntimeError:  # it has no memory of its own
+        return True
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:

@@ -88,9 +88,7 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
         for i in range(count):
             value = loss(model, *(x[i : i + 1] for x in examples))
             if value.numel() != 1 or not value.requires_grad:
-                raise ValueError(
-                    "loss must return one number that depends on the heads."
-                )
+                raise ValueError("loss must be one number that depends on the heads.")
             slopes = torch.autograd.grad(value, gates, allow_unused=True)
             for row, slope in zip(total, slopes):
                 row += 0 if slope is None else slope.abs()  # None: it was not called

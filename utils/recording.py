@@ -47,8 +47,7 @@ def recorded(
         model(*inputs, **named)
     if not found:
         raise ValueError(
-            f"{type(model).__name__} called no attention: no MultiHeadAttention, no "
-            "nn.MultiheadAttention, no module whose forward() takes need_weights."
+            f"{type(model).__name__} called no attention, no module with need_weights."
         )
     return found
 
@@ -98,18 +97,18 @@ def _hook(layer: nn.Module, found: list, before: Callable | None, hooks: ExitSta
     Whoever calls the layer still gets what they asked for.
     """
     torchs = isinstance(layer, nn.MultiheadAttention)
-    each_head = {"average_attn_weights": False} if torchs else {}
+    every_head = {"need_weights": True}
+    every_head |= {"average_attn_weights": False} if torchs else {}
     parameters = list(signature(layer.forward).parameters)
     asked = {}
 
     def ask(layer, inputs, named):
         if "need_weights" in parameters:  # given by position? Then name it
-            place = parameters.index("need_weights")
-            named = dict(zip(parameters[place:], inputs[place:])) | named
-            inputs = inputs[:place]
+            n = parameters.index("need_weights")
+            inputs, named = inputs[:n], dict(zip(parameters[n:], inputs[n:])) | named
         asked["weights"] = named.pop("need_weights", torchs)
         asked["average"] = torchs and named.pop("average_attn_weights", True)
-        named = named | each_head | {"need_weights": True}
+        named |= every_head
         if before is not None:
             before(layer, lambda: _weights(layer, layer.forward(*inputs, **named)))
         return inputs, named
