@@ -18,7 +18,6 @@ from utils.interventions import (
 )
 from utils.models import CausalLM
 from utils.positions import Rotary
-from utils.recording import record_attention
 from utils.training import cross_entropy, train_many
 
 B, L, E, H, V = 3, 7, 16, 4, 11
@@ -78,14 +77,11 @@ def hooks_of(model):
 @pytest.mark.parametrize("heads", SETS)
 def test_zero_is_a_head_that_out_proj_does_not_hear(heads, num_kv_heads):
     model = lm(num_kv_heads=num_kv_heads)
-    whole, logits = model(IDS), []
+    whole = model(IDS)
     with ablate(model, heads) as same:
         assert same is model
         found = model(IDS)
-        hook = model.register_forward_hook(lambda *call: logits.append(call[2]))
-        record_attention(model, IDS)  # there the weights are written out
-        hook.remove()
-    (logits,) = logits
+        logits, _ = model(IDS, need_weights=True)
     assert_close(found, without(model, heads)(IDS))
     assert_close(logits, found)
     assert torch.equal(model(IDS), whole) and hooks_of(model) == 0
@@ -170,7 +166,6 @@ def test_stacked_seeds_under_vmap():
         lambda generator: tokens_back(generator, 4, 8, V, back=1),
         steps=2,
         seeds=range(3),
-        warmup=1,
         progress=False,
     )
     stack = stack_module_state(models)

@@ -48,16 +48,11 @@ def test_language_model_with_every_position_scheme(scheme, num_kv_heads):
     state = state_of(model)
     found = record_attention(model, IDS)
     assert state_of(model) == state
-    expected, x = [], model.embedding(IDS)
-    x = x if model.position is None else model.position.embed(x)
-    for block in model.eval().blocks:
-        read, mask = block.attention_norm(x), causal_mask(L)
-        expected.append(block.attention(read, mask=mask, need_weights=True)[1])
-        x = block(x, mask)
+    expected = model.eval()(IDS, need_weights=True)[1]
     assert len(found) == 2
     for got, wanted in zip(found, expected):
         assert got.shape == (B, H, L, L) and not got.requires_grad
-        assert_close(got, wanted.detach(), atol=1e-6, rtol=1e-5)
+        assert torch.equal(got, wanted)
         assert_close(got.sum(-1), torch.ones(B, H, L))  # dropout was off
 
 
@@ -67,9 +62,8 @@ def test_layer_and_block_with_their_inputs():
     (same,) = [layer.eval()(X, X[:, :4], mask=mask[..., :4], need_weights=True)[1]]
     assert torch.equal(found, same) and found.shape == (B, H, L, 4)
     block = Block(E, H)
-    (found,) = record_attention(block, X, causal_mask(L))
-    read, mask = block.attention_norm(X), causal_mask(L)
-    assert torch.equal(found, block.attention(read, mask=mask, need_weights=True)[1])
+    (found,) = record_attention(block, X, causal_mask(L), need_weights=False)
+    assert torch.equal(found, block(X, causal_mask(L), need_weights=True)[1])
 
 
 def per_head(module, x, **masks):
@@ -169,10 +163,7 @@ def test_attention_of_ones_own():
     assert attention_layers(model) == [block.attention for block in model.blocks]
     first, second = record_attention(model, IDS)
     assert first.shape == (B, 1, L, L) and second.shape == (B, H, L, L)
-    read, mask = model.blocks[0](model.embedding(IDS), causal_mask(L)), causal_mask(L)
-    read = model.blocks[1].attention_norm(read)
-    attention = model.blocks[1].attention
-    assert torch.equal(second, attention(read, mask=mask, need_weights=True)[1])
+    assert torch.equal(second, model(IDS, need_weights=True)[1][1])
 
 
 class Breaks(nn.Module):
