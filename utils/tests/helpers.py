@@ -42,20 +42,17 @@ def masks():
 
 # --- models, positions, training ---
 
-B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
-SCHEMES = {
+SCHEMES = {  # for 7 tokens (and 3 more), 16 features, 4 heads
     "nope": positions.NoPE,
-    "learned": lambda: positions.Learned(L + 3, E),
-    "sinusoidal": lambda: positions.Sinusoidal(E),
-    "rotary half": lambda: positions.Rotary(E // H),
-    "rotary interleaved": lambda: positions.Rotary(
-        E // H, layout="interleaved", scale=0.5
-    ),
-    "alibi": lambda: positions.ALiBi(H),
-    "alibi symmetric": lambda: positions.ALiBi(H, causal=False, formula="paper"),
-    "t5": lambda: positions.T5Bias(H, num_buckets=4, max_distance=5),
+    "learned": lambda: positions.Learned(7 + 3, 16),
+    "sinusoidal": lambda: positions.Sinusoidal(16),
+    "rotary half": lambda: positions.Rotary(4),
+    "rotary interleaved": lambda: positions.Rotary(4, layout="interleaved", scale=0.5),
+    "alibi": lambda: positions.ALiBi(4),
+    "alibi symmetric": lambda: positions.ALiBi(4, causal=False, formula="paper"),
+    "t5": lambda: positions.T5Bias(4, num_buckets=4, max_distance=5),
     "t5 symmetric": lambda: positions.T5Bias(
-        H, num_buckets=8, max_distance=5, causal=False
+        4, num_buckets=8, max_distance=5, causal=False
     ),
 }
 
@@ -69,9 +66,11 @@ def scheme_of(name, seed=0):
     return scheme
 
 
-def randn(*shape, seed=0, dtype=torch.float32):
+def randn(*shape, seed=0, dtype=torch.float32, grad=False):
+    """Return the same normal numbers for every dtype."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=dtype)
+    x = torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+    return x.requires_grad_(grad)
 
 
 def gradients(loss, module):

@@ -13,8 +13,9 @@ from utils.baselines import untrained_copy
 from utils.models import Block, CausalLM
 from utils.positions import Rotary
 from utils.recording import record_attention
-from utils.tests.helpers import SCHEMES, B, E, H, L, V, gradients, randn, scheme_of
+from utils.tests.helpers import SCHEMES, gradients, randn, scheme_of
 
+B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 EVERY = pytest.mark.parametrize("scheme", [None, *SCHEMES])
 MASKS = {
     "none": None,

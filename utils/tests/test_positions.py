@@ -25,8 +25,9 @@ from utils.positions import (
     t5_bucket,
     t5_first_distances,
 )
-from utils.tests.helpers import SCHEMES, B, E, H, L, gradients, randn, scheme_of
+from utils.tests.helpers import SCHEMES, gradients, randn, scheme_of
 
+B, L, E, H = 3, 7, 16, 4  # batch, length, embed_dim, heads
 D = E // H
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
 both_layouts = pytest.mark.parametrize("layout", ["half", "interleaved"])
