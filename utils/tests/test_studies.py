@@ -168,9 +168,7 @@ def test_a_run_outside_what_is_stored_is_refused(monkeypatch):
     study, stored = study_of("language_model")
     ends = [run["validation"][-1][1] for run in runs_of(stored, variant="short")]
     bigram = study.bigram_losses(study.python_docs())
-    moved = (
-        bigram.mean().item() - stored["baselines"]["bigram"]
-    )  # another Python's text
+    moved = bigram.mean().item() - stored["baselines"]["bigram"]  # by another text
     monkeypatch.setattr(study, "bigram_losses", lambda corpus: bigram)
     for edge, beyond, code in (
         (min(ends), -0.11, 1),

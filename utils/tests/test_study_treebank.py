@@ -6,13 +6,14 @@ The treebank is not in the repository, so the script runs here on a tiny one.
 import copy
 import inspect
 import json
+from itertools import product
 
 import pytest
 import torch
 from studies import as_json, script_of
 
 from utils.baselines import bootstrap
-from utils.pretrained import REVISION, SHA256
+from utils.pretrained import MODEL, REVISION, SHA256
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +27,22 @@ def stored(treebank):
     return json.loads(treebank.STORED.read_text(encoding="utf-8"))
 
 
-def row_of(stored, relation, direction):
-    (row,) = (
-        row
-        for row in stored["rows"]
-        if (row["relation"], row["direction"]) == (relation, direction)
-    )
-    return row
+@pytest.fixture(scope="module")
+def rows(stored):
+    return {(row["relation"], row["direction"]): row for row in stored["rows"]}
 
 
-# --- what is stored ---
+def between(value, interval):
+    return interval[0] <= value <= interval[1]
 
 
-def test_every_relation_is_stored_in_both_directions(treebank, stored):
-    assert [(row["relation"], row["direction"]) for row in stored["rows"]] == [
-        (r, d) for r in treebank.RELATIONS for d in treebank.DIRECTIONS
-    ]
-    assert len(stored["rows"]) == 30
+def test_every_relation_is_stored_in_both_directions(treebank, stored, rows):
+    assert list(rows) == list(product(treebank.RELATIONS, treebank.DIRECTIONS))
+    assert len(stored["rows"]) == len(rows) == 30
     assert stored["settings"] == json.loads(json.dumps(treebank.SETTINGS))
     assert stored["data"] == treebank.DATA  # the digests are those of the known files
-    assert stored["model"]["revision"] == REVISION
-    assert stored["model"]["sha256"] == SHA256
+    model = {"name": MODEL, "revision": REVISION, "sha256": SHA256}
+    assert stored["model"] == model
     draws = inspect.signature(bootstrap).parameters["draws"].default
     assert stored["settings"]["bootstrap_draws"] == draws
 
@@ -71,7 +67,7 @@ def test_everything_is_counted(treebank, stored):
 
 
 def test_rows_are_consistent(treebank, stored):
-    names = [f"{layer}.{head}" for layer in range(6) for head in range(12)]
+    names = [f"{layer}.{head}" for layer, head in product(range(6), range(12))]
     seeds = len(treebank.SETTINGS["twin_seeds"])
     for row in stored["rows"]:
         chosen, other = row["all_heads_chosen"], row["all_heads"]
@@ -79,13 +75,9 @@ def test_rows_are_consistent(treebank, stored):
         head = names.index(row["head"])
         assert row["chosen"] == chosen[head] == max(chosen)  # chosen on DEV …
         assert row["accuracy"] == other[head]  # … and reported on TEST
-        for value, interval in (
-            ("accuracy", "interval"),
-            ("offset_accuracy", "offset_interval"),
-            ("lift", "lift_interval"),
-        ):
-            low, high = row[interval]
-            assert low <= row[value] <= high
+        assert between(row["accuracy"], row["interval"])
+        assert between(row["offset_accuracy"], row["offset_interval"])
+        assert between(row["lift"], row["lift_interval"])
         lift = row["accuracy"] - row["offset_accuracy"]
         assert row["lift"] == pytest.approx(lift, abs=2e-4)
         assert len(row["untrained"]) == len(row["sharpened"]) == seeds
@@ -93,13 +85,12 @@ def test_rows_are_consistent(treebank, stored):
         assert row["permuted"] <= row["permuted_most"]
 
 
-def test_the_two_directions_are_one_arc_read_both_ways(treebank, stored):
+def test_the_two_directions_are_one_arc_read_both_ways(treebank, rows):
     for relation in treebank.RELATIONS:
-        there, back = (row_of(stored, relation, d) for d in treebank.DIRECTIONS)
+        there, back = (rows[relation, each] for each in treebank.DIRECTIONS)
         assert there["offset"] == -back["offset"]
-        assert there["offset_accuracy"] == back["offset_accuracy"]
-        assert there["chance"] == back["chance"]
-        assert there["distance"] == back["distance"]
+        for same in ("offset_accuracy", "chance", "distance"):
+            assert there[same] == back[same]
         assert there["reachable"] == 1 >= back["reachable"]
 
 
@@ -197,48 +188,41 @@ def tiny(treebank, tmp_path_factory):
 
 
 def test_what_is_left_out_is_said(tiny):
-    test = tiny[1]["test"]
+    _, found = tiny
+    test = found["test"]
     assert test["sentences"] == 4 and test["sentences_read"] == 3
     assert test["words"] == 6 + 6 + 30 + 3
     assert test["multiword_tokens_read_as_their_words"] == 1
     assert test["longest_in_pieces"] == 8
-    left_out = dict(test["left_out"])
-    assert left_out.pop("arcs_of_other_relations") == {}
-    assert left_out == {
+    assert test["left_out"] == {
         "sentences_too_long": 1,
         "words_of_sentences_too_long": 30,
         "words_without_pieces": 1,
         "empty_nodes": 1,
         "arcs_with_an_unread_word": 29 + 1,  # too long; amod of a sign without pieces
         "arcs_of_root_and_punctuation": 4 + 1,
+        "arcs_of_other_relations": {},
     }
     assert test["arcs"]["det"] == 3 and test["arcs"]["amod"] == 0
     assert sum(test["arcs"].values()) == 10
-    assert tiny[1]["data"].keys() == {"sha256"}  # of other files no source is claimed
-
-
-def test_only_relations_of_both_files_have_rows(tiny):
-    assert [row["relation"] for row in tiny[1]["rows"]][::2] == [
-        "det", "nsubj", "obj", "advmod",
-    ]  # fmt: skip
-    det = row_of(tiny[1], "det", "to head")
+    assert found["data"].keys() == {"sha256"}  # of other files no source is claimed
+    in_both = ["det", "nsubj", "obj", "advmod"]
+    assert [row["relation"] for row in found["rows"]][::2] == in_both
+    det = found["rows"][0]
+    assert (det["relation"], det["direction"]) == ("det", "to head")
     assert (det["arcs_chosen"], det["arcs"]) == (5, 3)
     assert (det["offset"], det["offset_chosen"]) == (1, 0.8)
     assert det["offset_accuracy"] == pytest.approx(2 / 3, abs=1e-4)
 
 
-def test_the_study_is_written_whole(treebank, tiny):
-    result = tiny[1]
-    assert json.loads(as_json(result, "rows")) == json.loads(json.dumps(result))
-
-
 def test_chosen_on_the_first_file(treebank, tiny):
     """With the files exchanged, what was reported is what is chosen, and back."""
     (dev, test), result = tiny
-    back = treebank.repeated(test, dev)
-    for row in back["rows"]:
-        there = row_of(result, row["relation"], row["direction"])
-        assert row["chosen"] == max(there["all_heads"])
+    swapped = treebank.repeated(test, dev)["rows"]
+    for there, back in zip(result["rows"], swapped):
+        assert there["relation"] == back["relation"]
+        assert there["direction"] == back["direction"]
+        assert back["chosen"] == max(there["all_heads"])
         assert there["chosen"] == max(there["all_heads_chosen"])
 
 
