@@ -8,6 +8,7 @@ compare.py    says what one run did otherwise than another
 naming.py     finds the known mistake
 slips.py      edits of an answer that prove what was forgotten
 drawing.py    draws two outputs side by side, describes a trial
+unnamed.py    a function in a trial whose name only messages know
 """
 
 import contextlib
@@ -70,16 +71,8 @@ class Exercise:
     title: str
     reference: Callable
     inputs: Callable[[torch.dtype], Iterable[dict]]
-    # The older way to list mistakes: goes when no lesson uses it any more.
-    mistakes: dict[str, Callable | tuple[Callable, ...]] = field(default_factory=dict)
     gradients: bool | str = True
     known: list[Mistake] = field(default_factory=list)
-
-    def __post_init__(self):
-        for name, functions in self.mistakes.items():
-            functions = functions if isinstance(functions, tuple) else (functions,)
-            why = " ".join(functions[0].__doc__.split())
-            self.wrong(name, why, *functions)
 
     def wrong(self, name: str, why: str = "", *functions: Callable) -> Callable:
         """Note a known mistake; a decorator, unless its functions are given.

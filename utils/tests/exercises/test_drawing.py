@@ -21,7 +21,7 @@ def shown(monkeypatch):
 
 
 def picture_of(answer, x):
-    exercise = Exercise("0.0", "", lambda x: x * 1, lambda _: ({"x": x},), {})
+    exercise = Exercise("0.0", "", lambda x: x * 1, lambda _: ({"x": x},))
     return grade(exercise, answer).picture
 
 
