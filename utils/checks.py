@@ -112,20 +112,6 @@ def check_choice(name: str, given, known) -> None:
         )
 
 
-def check_ids(ids, vocab_size: int, least: int = 0) -> None:
-    """Refuse what are not ids (batch, length) of a vocabulary of this size."""
-    check_layout("ids", ids, "(batch, length)", 2)
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
-    if ids.shape[1] < least:
-        raise ValueError(f"ids have shape {shape_of(ids)}; give at least {least} each.")
-    if not holds((ids >= 0) & (ids < vocab_size)):
-        raise ValueError(
-            f"ids go from {ids.min()} to {ids.max()}, but vocab_size={vocab_size}: "
-            f"they must lie between 0 and {vocab_size - 1}."
-        )
-
-
 def checked_layers(weights) -> list[Tensor]:
     """Return one tensor (heads, queries, keys) for each layer, on the CPU."""
     one = isinstance(weights, Tensor) or not isinstance(weights, (list, tuple))
