@@ -55,7 +55,7 @@ def house_style():
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What has been displayed, newest last: a picture, its caption, a picture, ..."""
+    """What has been displayed: a picture, its caption, a picture, …"""
     displayed = []
     monkeypatch.setattr(plotting, "display", lambda data, raw: displayed.append(data))
     return displayed
@@ -410,9 +410,10 @@ def test_large_overviews_are_saved_as_pictures_with_letters():
 @each_way
 def test_hostile_tokens_are_letters_in_files_for_print_too(draw, shown):
     size, title = len(HOSTILE), "$</svg>$"
-    tokens = {"queries" if draw is DRAWS["matrix"] else "tokens": HOSTILE}
-    figure = draw(torch.eye(size), keys=HOSTILE, mask=torch.eye(size) > 0, **tokens)
-    figure.axes[-1].set_title(title, parse_math=False)
+    options = {"tokens": HOSTILE, "titles": [title, "b"]}
+    if draw is DRAWS["matrix"]:
+        options = {"queries": HOSTILE, "title": title}
+    figure = draw(torch.eye(size), keys=HOSTILE, mask=torch.eye(size) > 0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "Glyph")  # a font without emoji shows a box
