@@ -116,7 +116,7 @@ for name, why, *orders in (
     ("no residual around the MLP", "Add its output to its input.", "post replace"),
     ("no residual at all", "Add each output to its input.", "replace replace"),
     ("one norm only", "There is a norm after each addition.", "post bare", "bare post"),
-    ("norms before and after", "Each follows an addition.", "both post", "both both"),
+    ("norms before and after", "Norms follow the additions.", "both post", "both both"),
 ):
     block.wrong(name, why, *map(made, orders))
 block.wrong(

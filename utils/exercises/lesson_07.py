@@ -142,7 +142,7 @@ figure.wrong(
 figure.wrong(
     "mask not used", "Hidden keys take part, and are drawn.", lambda s, m: s.softmax(-1)
 )
-figure.wrong("scores instead of weights", "Weights are their softmax.", drawn)
+figure.wrong("scores instead of weights", "Take the softmax of them.", drawn)
 figure.wrong(
     "a causal mask of its own",
     "Use the mask that is given: not every one is square and causal.",
