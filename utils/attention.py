@@ -109,11 +109,8 @@ def _fused_attention(query, key, value, mask, *, bias, dropout_p):
     """
     boolean = bias is None and (mask is None or mask.dtype == torch.bool)
     rounded = query.dtype.itemsize < 4 and not boolean
-    if (
-        key.shape[-2] == 0
-        or rounded
-        or checks.is_wrapped(query, key, value, mask, bias)
-    ):
+    wrapped = checks.is_wrapped(query, key, value, mask, bias)
+    if key.shape[-2] == 0 or rounded or wrapped:
         options = {"bias": bias, "dropout_p": dropout_p}
         return scaled_dot_product_attention(query, key, value, mask, **options)[0], None
     _check_fit(query, key, value)
