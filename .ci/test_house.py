@@ -69,50 +69,14 @@ def findings(folder, book, name="01_good.ipynb"):
     return house.findings(folder / name)
 
 
-def says(text, **mimes):
-    """A breaker: the second code cell's output says something else."""
-
-    def breaks(nb):
-        nb["cells"][2]["outputs"] = [display(**mimes) if mimes else stream(text)]
-
-    return breaks
+# What breaks the good notebook: each returns a function that changes it.
 
 
 def puts(index, key, value):
-    """A breaker: a cell has another value."""
-
-    def breaks(nb):
-        nb["cells"][index][key] = value
-
-    return breaks
-
-
-def appends(index, line):
-    """A breaker: a cell's source has one more line."""
-
-    def breaks(nb):
-        nb["cells"][index]["source"] += "\n" + line
-
-    return breaks
-
-
-def tagged(*tags):
-    return puts(2, "metadata", {"tags": list(tags)})
-
-
-def error(nb):
-    nb["cells"][2]["outputs"] = [
-        {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
-    ]
-
-
-def figure(*outputs):
-    return puts(3, "outputs", list(outputs))
+    return lambda nb: nb["cells"][index].update({key: value})
 
 
 def replaces(index, old, new):
-    """A breaker: a cell's source says something else."""
-
     def breaks(nb):
         source = nb["cells"][index]["source"]
         assert old in source
@@ -121,13 +85,32 @@ def replaces(index, old, new):
     return breaks
 
 
+def appends(index, line):
+    """The source of a cell has one more line."""
+    return lambda nb: nb["cells"][index].update(
+        source=nb["cells"][index]["source"] + "\n" + line
+    )
+
+
+def says(text, **mimes):
+    """The second code cell's output is another."""
+    return puts(2, "outputs", [display(**mimes) if mimes else stream(text)])
+
+
+def tagged(*tags):
+    return puts(2, "metadata", {"tags": list(tags)})
+
+
+def figure(*outputs):
+    return puts(3, "outputs", list(outputs))
+
+
+ERROR = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
+WIDGET = "application_vnd.jupyter.widget-view+json"
 LONG = "x = " + "1 + " * 30 + "1"
 BREAKERS = [  # the rule, and a change of the good notebook that breaks it
     ("file_format", lambda nb: nb.update(nbformat_minor=4)),
-    (
-        "file_format",
-        figure(*shown(CAPTION, png="A" * 10**6)),
-    ),
+    ("file_format", figure(*shown(CAPTION, png="A" * 10**6))),
     ("metadata", lambda nb: nb.update(metadata={})),
     ("metadata", puts(2, "metadata", {"execution": {}})),
     ("metadata", lambda nb: nb["cells"][3]["outputs"][0].update(metadata={"a": 1})),
@@ -136,13 +119,10 @@ BREAKERS = [  # the rule, and a change of the good notebook that breaks it
     ("executed_in_order", puts(2, "execution_count", None)),
     ("executed_in_order", puts(2, "execution_count", 7)),
     ("executed_in_order", puts(2, "source", " ")),
-    ("no_error", error),
+    ("no_error", puts(2, "outputs", [ERROR])),
     ("no_stderr", lambda nb: nb["cells"][2]["outputs"][0].update(name="stderr")),
     ("no_fragile_mime_type", says("", **{"image_svg+xml": "<svg>"})),
-    (
-        "no_fragile_mime_type",
-        says("", **{"application_vnd.jupyter.widget-view+json": {}}),
-    ),
+    ("no_fragile_mime_type", says("", **{WIDGET: {}})),
     ("nothing_of_this_machine", says("<Line2D at 0x7f12ab34cd>")),
     ("nothing_of_this_machine", says("read /usr/share/file.txt")),
     ("nothing_of_this_machine", says("C:\\Users\\me")),
@@ -213,7 +193,7 @@ def test_set_up_cells_name_one_address(tmp_path):
 
 def test_allowed(tmp_path):
     book = good()
-    error(book)
+    puts(2, "outputs", [ERROR])(book)
     tagged("raises-exception")(book)
     says_much = "https://a.org/b/c 1/2/3 12.3456 0.0001 loss / step"
     book["cells"][3]["outputs"].append(stream(says_much))

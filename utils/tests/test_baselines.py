@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -29,8 +30,7 @@ from utils.heads import (
 )
 from utils.masks import causal_mask, padding_mask
 from utils.models import CausalLM
-from utils.positions import ALiBi, Learned, Rotary, Sinusoidal, T5Bias
-from utils.tests.helpers import attention_under
+from utils.tests.helpers import SCHEMES, attention_under
 
 B, L, E, H, V = 3, 7, 16, 4, 23
 PADDING = padding_mask([L, 3, 5], L)
@@ -55,22 +55,9 @@ def test_uniform_attention_without_a_mask_and_without_a_visible_key():
     assert uniform_attention((2, 3, 4, 5)).unique().tolist() == pytest.approx([0.2])
     mask = torch.tensor([[True, True], [False, False]])
     assert uniform_attention((2, 2), mask).tolist() == [[[[0.5, 0.5], [0, 0]]]]
-    with pytest.raises(TypeError, match="give bool"):
-        uniform_attention((L, L), torch.ones(L, L))
-    with pytest.raises(ValueError, match="mask has shape"):
-        uniform_attention((B, 2, L, L), causal_mask(L - 1))
 
 
 # --- untrained copies ---
-
-SCHEMES = {
-    "none": lambda: None,
-    "Learned": lambda: Learned(L, E),
-    "Sinusoidal": lambda: Sinusoidal(E),
-    "Rotary": lambda: Rotary(E // H),
-    "ALiBi": lambda: ALiBi(H),
-    "T5Bias": lambda: T5Bias(H, num_buckets=8, max_distance=6),
-}
 
 
 def lm(scheme):
@@ -93,7 +80,7 @@ def test_an_untrained_copy_is_fresh_and_leaves_model_and_random_state_alone(sche
     for name, weight in fresh.named_parameters():
         assert (weight != 7).all(), name
         assert weight.std().item() == pytest.approx(built[name].std().item(), rel=0.4)
-        if weight.dim() == 2 and scheme != "T5Bias":
+        if weight.dim() == 2 and not scheme.startswith("t5"):
             assert not torch.equal(weight, other.get_parameter(name)), name
     bound = 0.5**0.5 * math.sqrt(6 / (2 * E))
     for block in fresh.blocks:
@@ -126,8 +113,8 @@ def mean_entropies(model, inputs, mask):
 
 def wanted(layers, num_heads=H):
     """Return entropies from nearly uniform to sharp, others for each layer."""
-    g = torch.Generator().manual_seed(3)
-    return [0.05 + 0.85 * torch.rand(num_heads, generator=g) for _ in range(layers)]
+    generator = torch.Generator().manual_seed(3)
+    return [*0.05 + 0.85 * torch.rand(layers, num_heads, generator=generator)]
 
 
 class Padded(nn.Module):
@@ -142,16 +129,13 @@ class Padded(nn.Module):
         return self.encoder(x, src_key_padding_mask=~mask[:, 0, 0])
 
 
-def with_kdim():
-    return nn.MultiheadAttention(E, H, kdim=5, batch_first=True)
-
-
+Theirs = partial(nn.MultiheadAttention, E, H, batch_first=True)
 CASES = {
-    **{name: (lambda name=name: lm(name), (IDS,), causal_mask(L)) for name in SCHEMES},
-    "layer": (lambda: MultiHeadAttention(E, H, bias=False), (X,), None),
-    "grouped": (lambda: MultiHeadAttention(E, H, num_kv_heads=2), (X,), None),
+    **{name: (partial(lm, name), (IDS,), causal_mask(L)) for name in SCHEMES},
+    "layer": (partial(MultiHeadAttention, E, H, bias=False), (X,), None),
+    "grouped": (partial(MultiHeadAttention, E, H, num_kv_heads=2), (X,), None),
     "torch": (Padded, (X, PADDING), PADDING),
-    "kdim": (with_kdim, (X, X[..., :5], X), None),
+    "kdim": (partial(Theirs, kdim=5), (X, X[..., :5], X), None),
 }
 
 
@@ -177,25 +161,22 @@ def test_a_matched_copy_has_the_entropies_of_the_heads_found(case):
     assert changed and all(any(q in name for q in queries) for name in changed)
 
 
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("torchs", [True, False])
-def test_only_the_queries_of_a_head_grow_by_one_factor(torchs, bias):
+def test_only_the_queries_of_a_head_grow_by_one_factor(torchs):
     torch.manual_seed(0)
-    model = MultiHeadAttention(E, H, bias=bias)
-    if bias:
-        nn.init.normal_(model.query_proj.bias)
+    model = MultiHeadAttention(E, H)
+    nn.init.normal_(model.query_proj.bias)
     given = model.to_torch() if torchs else model
     found = entropy_matched_copy(given, (X, X, X), wanted(1))
     found = MultiHeadAttention.from_torch(found) if torchs else found
     assert_close(found.key_proj.weight, model.key_proj.weight)
     assert_close(found.value_proj.weight, model.value_proj.weight)
     ratio = (found.query_proj.weight / model.query_proj.weight).view(H, -1)
+    grown = (found.query_proj.bias / model.query_proj.bias).view(H, -1)
+    ratio = torch.cat([ratio, grown], dim=1)
     factors = ratio.mean(1, keepdim=True)
     assert_close(ratio, factors.expand_as(ratio), rtol=1e-3, atol=0)
     assert len(factors.unique()) == H
-    if bias:
-        grown = (found.query_proj.bias / model.query_proj.bias).view(H, -1)
-        assert_close(grown, factors.expand_as(grown), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("queries", [None, torch.arange(L).expand(B, L) > 3])
@@ -219,26 +200,20 @@ class Twice(nn.Module):
         return self.layer(self.layer(x)[0])
 
 
-class Mine(nn.Module):
-    def forward(self, query, *, need_weights=False):
-        return query, uniform_attention((*query.shape[:1], 1, L, L))
-
-
 @pytest.mark.parametrize(
-    ("error", "words", "model", "x", "targets"),
+    ("words", "model", "x", "targets"),
     [
-        (ValueError, "layer 0.*Equal keys", None, X[:, :1].expand(B, L, E), wanted(1)),
-        (ValueError, "0 to 1", None, X, torch.full((1, H), 1.5)),  # in nats?
-        (ValueError, "called twice", Twice(), X, wanted(2)),
-        (AttributeError, "Mine", Mine(), X, wanted(1, 1)),
-        (ValueError, r"needs .* \[4\] heads", None, X, wanted(2)),
-        (ValueError, r"needs .* \[4\] heads", None, X, wanted(1, 3)),
-        (ValueError, r"needs .* \[4\] heads", None, X, torch.ones(H)),
+        ("layer 0.*Equal keys", None, X[:, :1].expand(B, L, E), wanted(1)),
+        ("0 to 1", None, X, torch.full((1, H), 1.5)),  # in nats?
+        ("called twice", Twice(), X, wanted(2)),
+        (r"needs .* \[4\] heads", None, X, wanted(2)),
+        (r"needs .* \[4\] heads", None, X, wanted(1, 3)),
+        (r"needs .* \[4\] heads", None, X, torch.ones(H)),
     ],
 )
-def test_what_cannot_be_matched_is_refused(error, words, model, x, targets):
+def test_what_cannot_be_matched_is_refused(words, model, x, targets):
     model = model or MultiHeadAttention(E, H)
-    with pytest.raises(error, match=words):
+    with pytest.raises(ValueError, match=words):
         entropy_matched_copy(model, x, targets)
     if "Equal keys" in words:  # a miss can be allowed
         entropy_matched_copy(model, x, targets, tolerance=1)
@@ -252,9 +227,6 @@ def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
     holes = torch.tensor([[math.nan, 0.2], [math.nan, math.nan]])
     assert best_of(holes)[0].item() == pytest.approx(0.2)
     assert best_of(torch.tensor([[0.9, 0.5], [math.nan, 0.5]]))[0].item() > 0.8
-    for wrong in ((), (first[:, 0],), (first, first[:2])):
-        with pytest.raises((RuntimeError, ValueError, IndexError)):
-            best_of(*wrong)
 
 
 # --- tables ---
@@ -271,12 +243,12 @@ def test_a_row_per_head_with_the_same_metric_of_every_baseline():
     before = [x.clone() for x in LAYERS]
     table = score_table(previous_token, LAYERS, BASELINES, mask=MASK)
     assert_close(LAYERS, before, rtol=0, atol=0)
-    names = [row.name for row in table]
-    assert names == ["L0 H0", "L0 H1", "L0 H2", "L1 H0", "L1 H1", "L1 H2"]
+    assert len(table) == 6
+    even = previous_token(BASELINES["even"].expand(6, 1, 8, 8), mask=MASK)[:, 0]
     for i, row in enumerate(table):
         layer, head = divmod(i, 3)
+        assert row.name == f"L{layer} H{head}"
         value = previous_token(LAYERS[layer], mask=MASK)[:, head]
-        even = previous_token(BASELINES["even"].expand(6, 1, 8, 8), mask=MASK)[:, 0]
         fresh = previous_token(FRESH[layer], mask=MASK)[:, head]
         assert row.value == pytest.approx(value.mean().item())
         means = {"even": even.mean().item(), "untrained": fresh.mean().item()}
@@ -346,14 +318,11 @@ def test_bootstrap_draws_groups():
     # five equal rows of a group are no five findings: sqrt(5) times as wide
     assert 1.7 < width[0] / width[1] < 2.8
     assert width[0] == pytest.approx(2 * 1.96 * (0.25 / 40) ** 0.5, rel=0.15)
-    again = bootstrap(mixed, group, 40)
-    assert_close(again[:, 0], torch.stack([low[1], high[1]]))
-    assert not torch.equal(again, bootstrap(mixed, group, 40, seed=1))
     # row by row, from the definition
     drawn = torch.randint(40, (1000, 40), generator=torch.Generator().manual_seed(0))
     means = [mixed.view(40, 5)[each].mean() for each in drawn]
     ends = torch.stack(means).quantile(torch.tensor([0.025, 0.975]))
-    assert_close(again[:, 0], ends)
+    assert_close(torch.stack([low[1], high[1]]), ends)
 
 
 def test_the_table_prints_few_digits():
@@ -375,7 +344,6 @@ SQUARE = attention_under(None, 3, 3, 8)  # as many heads as sequences
         ("the same shapes", previous_token, SQUARE, {"x": SQUARE[:, :, 1:]}),
         ("empty list", previous_token, [], {}),
         ("metric returned", js_divergence, SQUARE, {}),
-        ("metric returned", js_divergence, SQUARE[:2], {}),
     ],
 )
 def test_what_does_not_fit_in_a_table_is_refused(words, metric, weights, baselines):

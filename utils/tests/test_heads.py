@@ -19,18 +19,13 @@ MASKS = {
     "none": None,
     "causal": causal_mask(L),
     "padding": PADDING,
-    "causal and padding": (causal_mask(L) & PADDING).expand(B, 1, L, L).clone(),
+    "causal and padding": causal_mask(L) & PADDING,
+    "a sequence hidden": torch.tensor([True, False, True]).view(B, 1, 1, 1),
     "odd": torch.rand(B, 1, L, L, generator=torch.Generator().manual_seed(5)) < 0.6,
 }
 MASKS["odd"][1, 0, 3] = False  # a query without a visible key
 MASKS["odd"][2, 0, :, 2] = False  # a key that is visible to no query
-IDS = torch.tensor(
-    [
-        [4, 4, 2, 4, 1, 2, 4, 4, 1],
-        [3, 1, 3, 1, 0, 0, 0, 0, 0],
-        [5, 6, 5, 5, 6, 5, 1, 1, 1],
-    ]
-)
+IDS = torch.tensor([[4, 4, 2, 4, 1, 2, 4, 4, 1], [3, 1, 3, 1] + [0] * 5, [5, 6, 5] * 3])
 MARKED = (IDS == 1) | (IDS == 5)
 CHOSEN = torch.rand(B, L, generator=torch.Generator().manual_seed(1)) < 0.5
 
@@ -121,42 +116,28 @@ def test_what_padding_attends_to_changes_nothing(name):
     assert_close(found, score(name, nonsense, mask=mask))
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "padding", "odd"])
+@pytest.mark.parametrize("mask", MASKS)
 def test_js_divergence_equals_its_definition(mask):
     mask = MASKS[mask]
     weights = random_weights(mask).double()
     weights = torch.cat([weights, weights[:, :1]], dim=1)  # head 2 is head 0
-    wanted = torch.zeros(3, 3)
-    for b, counted in enumerate(counting(mask)):
+    wanted, sequences = torch.zeros(3, 3), [*counting(mask)]
+    some = sum(map(bool, sequences))
+    for b, counted in enumerate(sequences):
         for i, j, (q, _) in itertools.product(range(3), range(3), counted):
             p, r = weights[b, i, q].tolist(), weights[b, j, q].tolist()
             mean = nats((x + y) / 2 for x, y in zip(p, r))
-            wanted[i, j] += (mean - (nats(p) + nats(r)) / 2) / len(counted) / B
+            wanted[i, j] += (mean - (nats(p) + nats(r)) / 2) / len(counted) / some
     found = heads.js_divergence(weights, mask=mask)
     assert_close(found.float(), wanted, atol=1e-6, rtol=1e-5)
     assert max(found[0, 2].abs(), found.diagonal().abs().max()) < 1e-12
 
 
-def test_a_sequence_in_which_nothing_counts_is_nan_and_changes_no_other():
-    ids = IDS.clone()
-    ids[1] = torch.arange(L)  # no token twice
-    found = heads.induction(random_weights(), ids)
-    assert found[1].isnan().all() and not found[[0, 2]].isnan().any()
-    mask = torch.ones(B, 1, L, L).bool()
-    mask[1] = False
-    weights = random_weights(mask)
-    both = heads.js_divergence(weights, mask=mask)
-    assert_close(both, heads.js_divergence(weights[[0, 2]]))
-
-
 def test_a_mask_of_two_axes_is_queries_and_keys_in_a_batch_of_any_size():
     window = causal_mask(L) & ~causal_mask(L).tril(-3)
-    weights = random_weights(window[None, None], batch=L)
-    for name in ("entropy", "first_token"):
-        found = score(name, weights, mask=window)
-        assert_close(
-            found, score(name, weights, mask=window[None, None]), equal_nan=True
-        )
+    weights = random_weights(window, batch=L)
+    found = heads.entropy(weights, mask=window)
+    assert_close(found, heads.entropy(weights, mask=window[None, None]))
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -218,24 +199,18 @@ def test_what_cannot_be_measured_is_refused(name, why):
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "metric", "argument"),
+    ("words", "metric", "argument"),
     [
-        (ValueError, r"give \(batch, length\) = \(3, 9\)", heads.induction, IDS[:, 1:]),
-        (
-            ValueError,
-            r"give \(batch, length\) = \(3, 9\)",
-            heads.duplicate_token,
-            IDS[:2],
-        ),
-        (TypeError, "whole numbers", heads.induction, IDS.float()),
-        (ValueError, "no query counts", heads.at_offset, -L),
-        (TypeError, "int", heads.at_offset, 1.0),
-        (ValueError, "keys", heads.on_keys, MARKED[:1]),
+        (r"give \(batch, length\) = \(3, 9\)", heads.induction, IDS[:, 1:]),
+        (r"give \(batch, length\) = \(3, 9\)", heads.duplicate_token, IDS[:2]),
+        ("whole numbers", heads.induction, IDS.float()),
+        ("no query counts", heads.at_offset, -L),
+        ("keys", heads.on_keys, MARKED[:1]),
     ],
 )
-def test_arguments_that_are_refused(error, words, metric, argument):
-    with pytest.raises(error, match=words):
-        metric(random_weights(), argument)
+def test_arguments_that_are_refused(words, metric, argument):
+    with pytest.raises((TypeError, ValueError), match=words):
+        metric(FINE, argument)
 
 
 @pytest.mark.parametrize(
