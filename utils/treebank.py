@@ -5,6 +5,7 @@ Ten columns for each word, an empty line after each sentence. Source: de Marneff
 """
 
 import re
+from collections import namedtuple
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,7 @@ RELATIONS = """
     discourse dislocated expl fixed flat goeswith iobj list mark nmod nsubj nummod obj
     obl orphan parataxis punct reparandum root vocative xcomp
 """.split()
-NUMBER = "(?:0|[1-9][0-9]{0,8})"
-COLUMNS = "id form lemma upos xpos feats head relation deps misc"
-Row = NamedTuple("Row", [(name, str) for name in COLUMNS.split()] + [("line", int)])
+Row = namedtuple("Row", "id form lemma upos xpos feats head relation deps misc line")
 
 
 class Sentence(NamedTuple):
@@ -50,8 +49,7 @@ def read_conllu(path) -> list[Sentence]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        problem = f"{path}, line {line}: not UTF-8; save the file in this encoding."
-        raise ValueError(problem) from None
+        raise ValueError(f"{path}, line {line}: not UTF-8; save it so.") from None
     return parse_conllu(text, str(path))
 
 
@@ -97,14 +95,14 @@ def _sentence(block: list[tuple[int, str]]) -> Sentence:
             if equals:
                 comments.setdefault(name.strip(" "), value.strip(" "))
         elif len(columns) != 10 or "" in columns:
-            problem = "columns, or an empty one; give 10 with tabs between, _ for none."
-            raise _error(line, f"{len(columns)} {problem}")
+            problem = f"{len(columns)} columns, or an empty one"
+            raise _error(line, f"{problem}; give 10 with tabs between, _ for none.")
         else:
             rows.append(Row(*columns, line))
     words = [row for row in rows if row.id.isdecimal()]
     if not words:
         raise _error(line, "a sentence without a word; is there an empty line in it?")
-    tokens = _tokens(rows)
+    tokens = _tokens(rows, len(words))
     _check_tree(words)
     return Sentence(
         id=comments.get("sent_id") or f"line {rows[0].line}",
@@ -118,7 +116,7 @@ def _sentence(block: list[tuple[int, str]]) -> Sentence:
     )
 
 
-def _tokens(rows: list[Row]) -> list[Row]:
+def _tokens(rows: list[Row], words: int) -> list[Row]:
     """Return what the text consists of; refuse ids that do not count up from 1."""
     tokens, word, empty, until = [], 0, 0, 0  # until: last word of a multi-word token
     for row in rows:
@@ -126,8 +124,8 @@ def _tokens(rows: list[Row]) -> list[Row]:
         if row.id == f"{word}.{empty + 1}":
             empty += 1
             continue
-        spans = word >= until and re.fullmatch(NUMBER, last) and int(last) > word + 1
-        if first != str(word + 1) or (dash and not spans):
+        ends = range(word + 2, words + 1) if word >= until else ()
+        if first != str(word + 1) or (dash and last not in map(str, ends)):
             missing = " (is an empty line missing?)" if row.id == "1" else ""
             problem = f"id {row.id} where {word + 1} should follow{missing}."
             raise _error(row.line, problem)
@@ -137,17 +135,16 @@ def _tokens(rows: list[Row]) -> list[Row]:
             until = int(last)
         else:
             word, empty = word + 1, 0
-    if word < until:
-        raise _error(tokens[-1].line, f"a token ends at {until}, the words at {word}.")
     return tokens
 
 
 def _check_tree(words: list[Row]) -> None:
     """Refuse words that are not a tree: one root, no cycle, known names."""
     roots = [row.line for row in words if row.head == "0"]
+    places = {str(place) for place in range(len(words) + 1)}
     for row in words:
         kind, subtype = (row.relation.split(":", 1) + ["none"])[:2]
-        if not re.fullmatch(NUMBER, row.head) or int(row.head) > len(words):
+        if row.head not in places:
             problem = f"head {row.head} does not exist; give 0 to {len(words)}."
         elif kind not in RELATIONS or not re.fullmatch("[a-z]+", subtype):
             problem = f"unknown relation {row.relation!r}."
@@ -161,15 +158,13 @@ def _check_tree(words: list[Row]) -> None:
             continue
         raise _error(row.line, problem)
     heads = [0, *(int(row.head) for row in words)]
-    for start in range(1, len(heads)):
+    for start, row in enumerate(words, 1):
         path = [start]
-        while heads[path[-1]] not in (0, *path):
-            path.append(heads[path[-1]])
-        if heads[path[-1]] == start:
-            problem = (
-                f"a cycle: {' -> '.join(map(str, [*path, start]))}; no root above."
-            )
-            raise _error(words[start - 1].line, problem)
+        while (head := heads[path[-1]]) not in (0, *path):
+            path.append(head)
+        if head == start:
+            cycle = " -> ".join(map(str, [*path, start]))
+            raise _error(row.line, f"a cycle: {cycle}; no root above.")
 
 
 def _text(text: str | None, tokens: list[Row]) -> str:

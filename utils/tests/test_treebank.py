@@ -93,7 +93,7 @@ empty node not counted up ~ 5.1|it ~ 5.2|it ~ 9 ~ id 5.2 where 6
 token of one word ~ 3-4|don't ~ 3-3|don't ~ 5 ~ id 3-3 where 3
 token out of place ~ 3-4|don't ~ 4-5|don't ~ 5 ~ id 4-5 where 3
 token in a token ~ 4|n't|not ~ 4-5|n't|not ~ 7 ~ id 4-5 where 4
-token without its end ~ 3-4|don't ~ 3-99|don't ~ 5 ~ ends at 99
+token without its end ~ 3-4|don't ~ 3-99|don't ~ 5 ~ id 3-99 where 3
 token that ends nowhere ~ 3-4|don't ~ 3-x|don't ~ 5 ~ id 3-x where 3
 head too far ~ 8|nsubj ~ 10|nsubj ~ 11 ~ head 10 does not exist
 head below zero ~ 8|nsubj ~ -1|nsubj ~ 11 ~ head -1 does not exist
