@@ -114,6 +114,10 @@ class Bypass(MultiHeadAttention):
 
 def test_a_layer_that_cannot_be_silenced_is_no_silent_success():
     model = lm()
+    with ablate(model, {1: [1]}), pytest.raises(RuntimeError, match="out_proj"):
+        model(IDS)  # and only the second call goes round it
+        model.blocks[1].attention.forward = lambda query, **named: (query, None)
+        model(IDS)
     model.blocks[1].attention = Bypass(E, H)
     with ablate(model, {0: [1]}):
         model(IDS)
