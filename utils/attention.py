@@ -75,6 +75,7 @@ def scaled_dot_product_attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     dtype = torch.promote_types(query.dtype, torch.float32)
     added, empty = as_added(mask, bias, query, key, dtype)
+    # added: mask and bias as numbers; empty: the queries with nothing to attend to
 
     scores = (query.to(dtype) * scale) @ key.to(dtype).mT  # (..., queries, keys)
     weights = _softmax(scores, added, empty, dtype)  # (..., queries, keys)
@@ -85,13 +86,13 @@ def scaled_dot_product_attention(
 
 def _softmax(scores, added, empty, dtype: torch.dtype) -> Tensor:
     """Return the softmax of scores + added over the keys, with 0 in empty rows."""
-    if _may_overwrite(scores, added, dtype):  # the same, without another big tensor
-        scores = scores if added is None else scores.add_(added)
-        weights = torch.softmax(scores, dim=-1, out=scores)
-        return weights if empty is None else weights.masked_fill_(empty, 0.0)
-    scores = scores if added is None else scores + added
-    weights = torch.softmax(scores, dim=-1, dtype=dtype)
-    return weights if empty is None else weights.masked_fill(empty, 0.0)
+    if not _may_overwrite(scores, added, dtype):
+        scores = scores if added is None else scores + added
+        weights = torch.softmax(scores, dim=-1, dtype=dtype)
+        return weights if empty is None else weights.masked_fill(empty, 0.0)
+    scores = scores if added is None else scores.add_(added)  # the same, in place:
+    weights = torch.softmax(scores, dim=-1, out=scores)  # without another big tensor
+    return weights if empty is None else weights.masked_fill_(empty, 0.0)
 
 
 def _may_overwrite(scores: Tensor, added: Tensor | None, dtype: torch.dtype) -> bool:
@@ -104,8 +105,8 @@ def _may_overwrite(scores: Tensor, added: Tensor | None, dtype: torch.dtype) -> 
 def _fused_attention(query, key, value, mask, *, bias, dropout_p):
     """Return (output, None): the same output, from PyTorch's fused kernel.
 
-    The kernel needs a key, half precision would round what is added, and under `vmap`
-    it has no rule and would run copy by copy: then the weights are computed after all.
+    The weights are computed after all where there is no key, where half precision
+    would round what is added, and under `vmap`, for which the kernel has no rule.
     """
     boolean = bias is None and (mask is None or mask.dtype == torch.bool)
     rounded = query.dtype.itemsize < 4 and not boolean
@@ -213,7 +214,8 @@ class MultiHeadAttention(nn.Module):
         need_weights: return the weights (batch, heads, queries, keys), never averaged
             and never dropped out; False takes the fused kernel and returns None.
         cache: a dict, empty at first, in which the keys and values of earlier calls
-            are kept; the new queries then attend to old and new positions.
+            are kept; the new queries then attend to old and new positions, under a
+            mask (new, past + new) such as `causal_mask(new, past + new)`.
         """
         _check_inputs(self, query, key, value, cache)
         key = query if key is None else key
@@ -229,7 +231,7 @@ class MultiHeadAttention(nn.Module):
         if cache:
             k = torch.cat([cache["key"], k], dim=-2)  # ... past + keys, head_dim)
             v = torch.cat([cache["value"], v], dim=-2)
-        seen = {"layer": self, "key": k, "value": v}
+        seen = {"layer": self, "key": k, "value": v}  # by which a wrong cache is known
 
         group = self.num_heads // self.num_kv_heads  # head h reads k, v of h // group
         if group > 1:
