@@ -66,13 +66,6 @@ def scheme_of(name, seed=0):
     return scheme
 
 
-def randn(*shape, seed=0, dtype=torch.float32, grad=False):
-    """Return the same normal numbers for every dtype."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-    return x.requires_grad_(grad)
-
-
 def gradients(loss, module):
     """Return the gradients of all parameters of a module."""
     return torch.autograd.grad(loss, [*module.parameters()])

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from utils import data
-from utils.data import (
-    IGNORED,
-    copy_first_token,
-    python_docs,
-    repeated_tokens,
-    tokens_back,
-)
+from utils.data import IGNORED, copy_first_token, python_docs, repeated_tokens
 
 
 def generator(seed=0):
@@ -22,7 +16,7 @@ def generator(seed=0):
 TASKS = {
     "repeated_tokens": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9)),
     "distinct": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9), distinct=True),
-    "tokens_back": lambda g: tokens_back(g, 16, 20, 30, back=3),
+    "tokens_back": lambda g: data.tokens_back(g, 16, 20, 30, back=3),
     "copy_first_token": lambda g: copy_first_token(g, 16, 20, 30),
     "words": lambda g: WORDS.batch(g, 16, 20),
     "characters": lambda g: CHARACTERS.batch(g, 16, 20),
@@ -51,30 +45,22 @@ def test_the_same_numbers_on_every_machine():
     assert ids.tolist() == [[44, 39, 33, 60, 63, 44, 39, 33]]
 
 
-def test_distinct_tokens_tell_the_next_one():
-    given = {"periods": (3, 9), "distinct": True}
-    ids, targets = repeated_tokens(generator(), 50, 24, 9, **given)
+@pytest.mark.parametrize("distinct", [False, True])
+def test_repeated_tokens_repeat(distinct):
+    """Asked from the first repetition on, or from its second token on."""
+    given = {"periods": (4, 9), "distinct": distinct}
+    ids, targets = repeated_tokens(generator(), 200, 24, 9, **given)
     periods = set()
     for row, wanted in zip(ids.tolist(), targets.tolist()):
-        period = wanted.count(IGNORED)  # asked from the second token of a repetition on
-        assert len(set(row[:period])) == period and row[period:] == row[:-period]
-        assert wanted[:-1] == [IGNORED] * period + row[period + 1 :]
+        unknown = wanted.count(IGNORED)
+        period = unknown if distinct else unknown + 1
+        assert row[period:] == row[:-period] and wanted[-1] == row[24 - period]
+        assert wanted[:-1] == [IGNORED] * unknown + row[unknown + 1 :]
+        assert len(set(row[:period])) == period or not distinct
         periods.add(period)
-    assert periods == {3, 4, 5, 6, 7, 8, 9}
-
-
-def test_repeated_tokens_repeat():
-    ids, targets = repeated_tokens(generator(), 200, 24, 50, periods=(4, 8))
-    periods = []
-    for row, wanted in zip(ids.tolist(), targets.tolist()):
-        period = wanted.count(IGNORED) + 1  # the first target is the first repetition
-        assert row[period:] == row[:-period]
-        assert wanted[:-1] == [IGNORED] * (period - 1) + row[period:]
-        assert wanted[-1] == row[24 - period]
-        periods.append(period)
-    assert set(periods) == {4, 5, 6, 7, 8}
-    first = ids[:, :4].flatten()  # all of them are drawn, and equally often
-    assert set(first.tolist()) == set(range(50)) and first.bincount().max() < 40
+    assert periods == {4, 5, 6, 7, 8, 9}
+    first = ids[:, :4].flatten()  # all tokens are drawn, and equally often
+    assert first.bincount(minlength=9).min() > 60 and first.bincount().max() < 120
 
 
 def test_rows_too_short_to_repeat_ask_nothing():
@@ -84,7 +70,7 @@ def test_rows_too_short_to_repeat_ask_nothing():
 
 @pytest.mark.parametrize("back", [0, 1, 3, 30])
 def test_tokens_back(back):
-    ids, targets = tokens_back(generator(), 4, 10, 9, back=back)
+    ids, targets = data.tokens_back(generator(), 4, 10, 9, back=back)
     for i in range(10):
         wanted = ids[:, i - back] if i >= back else torch.full((4,), IGNORED)
         assert torch.equal(targets[:, i], wanted)
@@ -99,7 +85,7 @@ def test_copy_first_token():
     "error, says, call",
     [
         (ValueError, "vocab_size is 0", lambda: copy_first_token(generator(), 1, 2, 0)),
-        (ValueError, "back is -1", lambda: tokens_back(generator(), 1, 2, 3, back=-1)),
+        (ValueError, "back is -1", lambda: data.tokens_back(None, 1, 2, 3, back=-1)),
         (ValueError, "longest period is 3; it must be at least 4",
          lambda: repeated_tokens(generator(), 1, 2, 3, periods=(4, 3))),
         (ValueError, "10 distinct tokens, but vocab_size is 9",
@@ -169,37 +155,32 @@ def test_the_vocabulary_does_not_know_what_only_validation_says():
     assert corpus.encode("").shape == (0,) and corpus.decode([]) == ""
 
 
-def rows_of(ids, length):
-    return {tuple(row) for row in ids.unfold(0, length, 1).tolist()}
+def rows_of(ids):
+    return {tuple(row) for row in ids.tolist()}
 
 
-@BOTH
-@pytest.mark.parametrize("part", ["train", "validation"])
-def test_no_window_leaves_its_part(corpus, part):
+def corpus_of(train, validation):
+    return data.Corpus("words", [], train, validation)
+
+
+def test_no_window_leaves_its_part():
     """Every window is a run of its part, next token included; so none crosses."""
-    ids = getattr(corpus, part)[:600]
-    few = {"train": torch.full((600,), -7), "validation": torch.full((600,), -7)}
-    few = data.Corpus(corpus.unit, corpus.vocab, **(few | {part: ids}))
-    found = [few.windows(8, part)]
-    found += [few.batch(generator(), 20_000, 8)] if part == "train" else []
-    for inputs, targets in found:
+    corpus = corpus_of(torch.arange(600), torch.arange(1000, 1600))
+    drawn = corpus.batch(generator(), 20_000, 8)
+    for part, (inputs, targets) in (
+        ("train", drawn),
+        ("train", corpus.windows(8, "train")),
+        ("validation", corpus.windows(8)),  # unless said otherwise
+    ):
         rows = torch.cat([inputs, targets[:, -1:]], dim=1)
-        assert {tuple(row) for row in rows.tolist()} <= rows_of(ids, 9)
+        assert rows_of(rows) <= rows_of(getattr(corpus, part).unfold(0, 9, 1))
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    if part == "train":  # and every window can be drawn
-        assert {tuple(row) for row in inputs.tolist()} == rows_of(ids[:-1], 8)
-
-
-def test_which_part_is_taken_unless_said():
-    corpus = data.Corpus("words", [], torch.zeros(50).long(), torch.ones(50).long())
-    assert (corpus.batch(generator(), 9, 5)[1] == 0).all()
-    assert (corpus.windows(5)[0] == 1).all()
-    assert (corpus.windows(5, "train")[0] == 0).all()
+    every = corpus.train[:-1].unfold(0, 8, 1)
+    assert rows_of(drawn[0]) == rows_of(every)  # every window can be drawn
 
 
 @pytest.mark.parametrize("size, rows", [(23, 4), (21, 4), (20, 3), (6, 1)])
 def test_windows_cover_the_part_once(size, rows):
-    corpus = data.Corpus("words", [], torch.arange(3), torch.arange(size))
-    inputs, targets = corpus.windows(5)
+    inputs, targets = corpus_of(torch.arange(3), torch.arange(size)).windows(5)
     assert inputs.flatten().tolist() == list(range(5 * rows))
     assert targets.flatten().tolist() == list(range(1, 5 * rows + 1))

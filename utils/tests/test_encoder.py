@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 
 import pytest
 import torch
@@ -50,8 +51,8 @@ def ours():
 def tokens(texts):
     """Return ids and both forms of the padding mask: theirs, ours."""
     batch = minilm().tokenizer(list(texts), padding=True, return_tensors="pt")
-    theirs = batch["attention_mask"]
-    return batch["input_ids"], theirs, theirs.bool()[:, None, None]
+    mask = batch["attention_mask"]
+    return batch["input_ids"], mask, mask.bool()[:, None, None]
 
 
 @torch.no_grad()
@@ -84,21 +85,18 @@ def test_equals_transformers(texts):
 
 
 def test_it_has_72_heads_and_all_weights():
+    """As copies, in evaluation mode; what is not taken is the pooler alone."""
     assert sum(block.attention.num_heads for block in ours().blocks) == 72
-    stored = set(minilm().weights) - {"pooler.dense.weight", "pooler.dense.bias"}
-    taken = {
-        f"encoder.layer.{layer}.{theirs}.{kind}"
-        for layer in range(6)
-        for theirs in BLOCK.values()
-        for kind in ("weight", "bias")
-    }
-    assert taken | set(EMBEDDINGS.values()) == stored
-    before = minilm().weights["embeddings.word_embeddings.weight"].clone()
+    left = set(minilm().weights) - set(EMBEDDINGS.values())
+    for layer, part, kind in itertools.product(
+        range(6), BLOCK.values(), ("weight", "bias")
+    ):
+        left.remove(f"encoder.layer.{layer}.{part}.{kind}")
+    assert left == {"pooler.dense.weight", "pooler.dense.bias"}
     encoder = Encoder.from_minilm(minilm())
-    with torch.no_grad():
-        encoder.embedding.weight.zero_()
+    nn.init.zeros_(encoder.embedding.weight)
     assert not encoder.training
-    assert torch.equal(minilm().weights["embeddings.word_embeddings.weight"], before)
+    assert minilm().weights[EMBEDDINGS["embedding.weight"]].any()
 
 
 @torch.no_grad()
@@ -106,23 +104,23 @@ def test_padding_changes_nothing_and_the_published_similarities():
     """Each sentence alone, without a mask, is what it is in the padded batch."""
     texts = TEXTS["padding"]
     ids, _, mask = tokens(texts)
-    for row, text in zip(ours()(ids, mask), texts):
-        alone = ours()(tokens([text])[0])
-        assert_close(row[: alone.shape[1]], alone[0], atol=1e-5, rtol=0)
-    ids, _, mask = tokens(EXAMPLE)
-    vectors = ours().sentence_embedding(ids, mask)
-    alone = torch.cat([ours().sentence_embedding(tokens([t])[0]) for t in EXAMPLE])
-    assert_close(vectors.norm(dim=-1), torch.ones(3))
-    assert_close(vectors, alone, atol=1e-5, rtol=0)
-    wanted = torch.tensor([0.6660, 0.1046, 0.1411])
-    found = (vectors @ vectors.mT)[[0, 0, 1], [1, 2, 2]]
-    assert_close(found, wanted, atol=5e-5, rtol=0)
+    hidden, vectors = ours()(ids, mask), ours().sentence_embedding(ids, mask)
+    for row, vector, text in zip(hidden, vectors, texts):
+        one = tokens([text])[0]
+        assert_close(row[: one.shape[1]], ours()(one)[0], atol=1e-5, rtol=0)
+        alone = ours().sentence_embedding(one)[0]
+        assert_close(vector, alone, atol=1e-5, rtol=0)
+    assert_close(vectors.norm(dim=-1), torch.ones(len(texts)))
+    found = (vectors @ vectors.mT)[[1, 1, 2], [2, 3, 3]]  # those of the example
+    assert_close(found, torch.tensor([0.6660, 0.1046, 0.1411]), atol=5e-5, rtol=0)
 
 
 # --- a small BERT in which every detail shows ---
 
-SIZES = {"vocab_size": 11, "hidden_size": 8, "num_attention_heads": 2}
-SIZES |= {"num_hidden_layers": 2, "intermediate_size": 12, "max_position_embeddings": 7}
+SIZES = {
+    "vocab_size": 11, "hidden_size": 8, "num_attention_heads": 2,
+    "num_hidden_layers": 2, "intermediate_size": 12, "max_position_embeddings": 7,
+}  # fmt: skip
 IDS = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(0))
 OUR_MASK = padding_mask([7, 1, 4])
 THEIR_MASK = OUR_MASK[:, 0, 0].long()
@@ -169,8 +167,7 @@ def no_token_type(encoder):
 
 
 def tanh_gelu(encoder):
-    for block in encoder.blocks:
-        block.mlp[1] = nn.GELU(approximate="tanh")
+    encoder.blocks[0].mlp[1] = nn.GELU(approximate="tanh")
 
 
 def padding_attended_to(encoder):
@@ -179,15 +176,14 @@ def padding_attended_to(encoder):
 
 
 def norm_first(encoder):
-    for block in encoder.blocks:
-        block.norm = "pre"
+    encoder.blocks[0].norm = "pre"
 
 
 def heads_renumbered(encoder):
     attention = encoder.blocks[1].attention
     for proj in (attention.query_proj, attention.key_proj, attention.value_proj):
-        proj.weight.data = proj.weight.data.roll(attention.head_dim, 0)
-        proj.bias.data = proj.bias.data.roll(attention.head_dim, 0)
+        for parameter in proj.parameters():
+            parameter.data = parameter.data.roll(attention.head_dim, 0)
     out = attention.out_proj.weight
     out.data = out.data.roll(attention.head_dim, 1)
 
@@ -196,16 +192,11 @@ EDITS = (no_token_type, tanh_gelu, padding_attended_to, norm_first, heads_renumb
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("size", ["small", "MiniLM"])
-def test_the_comparison_can_fail(edit, size):
-    if size == "small":
-        (model, encoder), inputs = small(), (IDS, THEIR_MASK, OUR_MASK)
-    else:
-        model, encoder = theirs(), copy.deepcopy(ours())
-        inputs = tokens(TEXTS["padding"])
+def test_the_comparison_can_fail(edit):
+    model, encoder = small()
     edit(encoder)
     with pytest.raises(AssertionError):
-        assert_equal(encoder, model, *inputs)
+        assert_equal(encoder, model, IDS, THEIR_MASK, OUR_MASK)
 
 
 def test_untrained_weights_are_drawn_as_berts():
@@ -236,26 +227,22 @@ def test_compiles_whole_and_exports():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "error", "words"),
+    "inputs, error, words",
     [
         ((torch.zeros(1, 8).long(),), ValueError, "position 7, .* max_length=7"),
         ((torch.tensor([[3, 11]]),), ValueError, "from 3 to 11, vocab_size is 11"),
-        ((torch.tensor([[-1, 1]]),), ValueError, "between 0 and 10"),
         ((torch.zeros(1, 0).long(),), ValueError, "at least 1"),
-        ((torch.zeros(1, 3),), TypeError, "whole numbers"),
-        ((torch.zeros(3).long(),), ValueError, r"give \(batch, length\)"),
         (([[1, 2]],), TypeError, "list"),
         ((IDS, THEIR_MASK), ValueError, r"mask.bool\(\)\[:, None, None\]"),
         ((IDS, THEIR_MASK[:, None, None]), TypeError, "int64"),
-        ((IDS, OUR_MASK[..., :5]), ValueError, "shape"),
         ((IDS, ~OUR_MASK), ValueError, "hides every token of a sentence.*~mask"),
-        ((IDS, OUR_MASK & False), ValueError, "hides every token"),
     ],
 )
 def test_wrong_inputs_are_refused(inputs, error, words):
-    for method in ("forward", "hidden_states", "sentence_embedding"):
+    encoder = small()[1]
+    for method in (encoder, encoder.hidden_states, encoder.sentence_embedding):
         with pytest.raises(error, match=words):
-            getattr(small()[1], method)(*inputs)
+            method(*inputs)
 
 
 @pytest.mark.parametrize("norm_eps", [-1e-12, float("nan")])
@@ -278,10 +265,9 @@ def test_a_mask_of_pairs_is_taken_but_says_nothing_of_sentences():
 
 def my_masked(query, key, value, mask):
     assert mask.shape == (*query.shape[:-1], key.shape[-2])  # an entry for each score
-    none = ~mask.any(dim=-1, keepdim=True)
     scores = query @ key.mT / query.shape[-1] ** 0.5
-    weights = scores.masked_fill(~(mask | none), -torch.inf).softmax(dim=-1)
-    return weights.masked_fill(none, 0.0) @ value
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+    return weights.nan_to_num() @ value  # 0 where a query may see nothing
 
 
 def my_layer(x, w_q, w_k, w_v, w_o, num_heads):
@@ -303,9 +289,7 @@ def test_your_own_functions_equal_transformers(texts):
         assert_equal(encoder, theirs(), ids, None, None)
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"attention"}, {"layer"}, {"attention", "layer"}]
-)
+@pytest.mark.parametrize("given", [(), ("attention",), ("layer",), tuple(BOTH)])
 def test_the_functions_are_really_called(given):
     """And where none is given, the course's layer computes the same."""
     calls, original, x = [], small()[1].blocks[0].attention, torch.randn(3, 7, 8)
@@ -359,9 +343,9 @@ def test_a_wrong_function_is_refused(own):
     (function,) = own.values()
     with pytest.raises(ValueError, match=f"{function.__name__} does not give"):
         Encoder.from_minilm(minilm(), **own)
-    layer, x = (
-        OwnAttention(small()[1].blocks[0].attention, my_masked),
-        torch.ones(1, 3, 8),
-    )
+
+
+def test_a_mask_of_numbers_is_refused():
+    layer = OwnAttention(small()[1].blocks[0].attention, my_masked)
     with pytest.raises(TypeError, match="take bool"):
-        layer(x, mask=torch.zeros(3, 3))
+        layer(torch.ones(1, 3, 8), mask=torch.zeros(3, 3))

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask, padding_mask
@@ -13,7 +12,7 @@ from utils.baselines import untrained_copy
 from utils.models import Block, CausalLM
 from utils.positions import Rotary
 from utils.recording import record_attention
-from utils.tests.helpers import SCHEMES, gradients, randn, scheme_of
+from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 
 B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 EVERY = pytest.mark.parametrize("scheme", [None, *SCHEMES])
@@ -69,8 +68,8 @@ def test_block_equals_torch_with_gradients(norm, activation, mask):
         (lambda x: theirs(x, src_mask=blocked), (theirs.linear1, theirs.norm1)),
         (lambda x: ours(x, keep), (ours.mlp[0], ours.attention_norm)),
     ):
-        x = randn(B, L, E).requires_grad_()
-        loss = (output(x) * randn(B, L, E, seed=1)).sum()
+        x = normal(B, L, E).requires_grad_()
+        loss = (output(x) * normal(B, L, E, seed=1)).sum()
         wanted = [x, *(part.weight for part in parts)]
         found.append([output(x), *torch.autograd.grad(loss, wanted)])
     assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
@@ -85,7 +84,7 @@ def test_block_is_built_like_torchs(norm):
         blocks = block_of(theirs), Block(E, H, norm=norm, **options)
         sizes = [sorted(p.numel() for p in block.parameters()) for block in blocks]
         assert sizes[0] == sizes[1]
-    block, x = Block(E, H, norm=norm, dropout=0.5), randn(B, L, E)
+    block, x = Block(E, H, norm=norm, dropout=0.5), normal(B, L, E)
     assert block.attention.dropout == block.dropout.p == block.mlp[2].p == 0.5
     assert not torch.equal(block(x), block(x))
     assert torch.equal(block.eval()(x), block(x))
@@ -95,7 +94,7 @@ def test_block_is_built_like_torchs(norm):
 
 
 def test_attention_only_and_no_norm():
-    x = randn(B, L, E)
+    x = normal(B, L, E)
     block, with_mlp = Block(E, H, mlp_dim=0, norm=None), Block(E, H, norm=None)
     assert torch.equal(block(x), x + block.attention(x)[0]) and block.mlp is None
     assert {name.split(".")[0] for name, _ in block.named_parameters()} == {"attention"}
@@ -104,13 +103,10 @@ def test_attention_only_and_no_norm():
 
 
 def test_every_option_of_the_model_reaches_its_blocks():
-    given = {"norm": "post", "bias": False, "dropout": 0.25, "num_kv_heads": 2}
-    given |= {
-        "mlp_dim": 5,
-        "norm_eps": 0.5,
-        "activation": "relu",
-        "position": Rotary(4),
-    }
+    given = {
+        "norm": "post", "norm_eps": 0.5, "activation": "relu", "mlp_dim": 5,
+        "bias": False, "dropout": 0.25, "num_kv_heads": 2, "position": Rotary(4),
+    }  # fmt: skip
     model = CausalLM(V, E, H, 2, **given)
     for block in model.blocks:
         assert repr(block) == repr(Block(E, H, **given))
@@ -230,10 +226,8 @@ def test_sampling_follows_the_probabilities():
 
 def test_generation_is_repeatable_and_leaves_the_mode_alone():
     model, ids, before = lm(dropout=0.5), text(), torch.get_rng_state()
-    one, two, other = (
-        model.generate(ids, 5, generator=torch.Generator().manual_seed(seed))
-        for seed in (1, 1, 2)
-    )
+    seeds = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
+    one, two, other = (model.generate(ids, 5, generator=g) for g in seeds)
     assert torch.equal(one, two) and model.training and not one.requires_grad
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(one, other) and torch.equal(one[:, :L], ids)
@@ -246,17 +240,13 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
          lambda: Block(E, H, norm="first")),
         (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
         (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
-        (ValueError, "dropout is 2", lambda: Block(E, H, dropout=2.0)),
-        (ValueError, "must divide embed_dim", lambda: Block(E, 3)),
         (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
         (ValueError, "norm_eps is nan", lambda: lm(norm_eps=float("nan"))),
         (TypeError, "position is <class .*Rotary'>; give an object",
          lambda: CausalLM(V, E, H, 1, position=Rotary)),
-        (TypeError, "give an object", lambda: CausalLM(V, E, H, 1, position=len)),
         (ValueError, r"ids has shape \(7,\); give \(batch", lambda: lm()(text()[0])),
         (TypeError, "ids are torch.float32", lambda: lm()(text().float())),
-        (ValueError, "vocab_size is 11; they must lie between 0 and 10",
-         lambda: lm()(text() + V)),
+        (ValueError, "vocab_size is 11; .* between 0 and 10", lambda: lm()(text() + V)),
         (ValueError, "from -1 to", lambda: lm()(text() * 0 - 1)),
         (ValueError, "temperature is -1",
          lambda: lm().generate(text(), 1, temperature=-1.0)),
@@ -299,14 +289,3 @@ def test_compiles_whole_and_exports_with_a_cache():
         logits, keys = step(*inputs)
     assert_close(logits, model(ids)[:, -1:], atol=1e-5, rtol=1e-5)
     assert_close(keys, cache[1]["key"])
-
-
-@pytest.mark.filterwarnings("error:There is a performance drop")
-def test_blocks_vmap():
-    blocks = [Block(E, H, num_kv_heads=2, position=Rotary(E // H)) for _ in range(3)]
-    x, mask = randn(B, L, E), causal_mask(L)
-    together = vmap(lambda *state: functional_call(blocks[0], state, (x, mask)))(
-        *stack_module_state(blocks)
-    )
-    for block, found in zip(blocks, together):
-        assert_close(found, block(x, mask), atol=1e-5, rtol=1e-5)

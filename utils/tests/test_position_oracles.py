@@ -13,9 +13,6 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
-from transformers.models.marian.modeling_marian import (
-    MarianSinusoidalPositionalEmbedding,
-)
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -24,12 +21,12 @@ from utils.positions import (
     ALiBi,
     NoPE,
     Rotary,
+    Sinusoidal,
     T5Bias,
     alibi_slopes,
-    sinusoidal,
     t5_bucket,
 )
-from utils.tests.helpers import randn
+from utils.tests.helpers import normal
 
 DOUBLE = torch.float64
 every_seed = pytest.mark.parametrize("seed", range(6))
@@ -47,60 +44,42 @@ def sizes(seed):
 # --- transformers ---
 
 
-@pytest.mark.parametrize("dim", [1, 2, 7, 16, 33])
-def test_sinusoidal_equals_marian_and_gptj(dim):
-    """Both store all sines, then all cosines; GPT-J has even sizes only."""
-    marian = MarianSinusoidalPositionalEmbedding(50, dim)
-    if hasattr(marian, "create_weight"):  # transformers 5
-        marian = marian.create_weight()
-    else:
-        again = marian._init_weight  # 4.x: a static method first, then an ordinary one
-        takes_self = "self" in getattr(again, "__func__", again).__code__.co_varnames
-        filled = again() if takes_self else again(marian.weight)
-        marian = (marian.weight if filled is None else filled).detach()
-    ours = sinusoidal(50, dim)
+def test_sinusoidal_equals_gptj():
+    """Which stores all sines, then all cosines."""
+    ours = Sinusoidal(16).embed(torch.zeros(1, 50, 16))[0]
+    theirs = modeling_gptj.create_sinusoidal_positions(50, 16)
     by_kind = torch.cat([ours[:, 0::2], ours[:, 1::2]], dim=1)
-    assert_close(by_kind, marian, atol=5e-6, rtol=0)
-    if dim % 2 == 0:
-        gptj = modeling_gptj.create_sinusoidal_positions(50, dim)
-        assert_close(by_kind, gptj, atol=5e-6, rtol=0)
+    assert_close(by_kind, theirs, atol=5e-6, rtol=0)
 
 
-def llama_angles(positions, dim, **options):
-    config = LlamaConfig(hidden_size=2 * dim, num_attention_heads=2, **options)
-    rotary = modeling_llama.LlamaRotaryEmbedding(config=config)
-    return rotary(torch.zeros(1), torch.tensor(positions)[None])  # cos, sin
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 
 
 @pytest.mark.parametrize("model", [modeling_llama, modeling_gpt_neox])
-@pytest.mark.parametrize("offset", [0, 7, 1000])
-def test_rotary_half_equals_llama_and_gpt_neox(model, offset):
-    query, key = randn(2, 4, 9, 16), randn(2, 2, 9, 16, seed=1)
-    cos, sin = llama_angles(range(offset, offset + 9), 16)
+@pytest.mark.parametrize(
+    "offset, scale, options",
+    [(0, 1, {}), (7, 1, {}), (1000, 1, {}), (0, 1 / 4, {"rope_scaling": LINEAR})],
+)
+def test_rotary_half_equals_llama_and_gpt_neox(model, offset, scale, options):
+    query, key = normal(2, 4, 9, 16), normal(2, 2, 9, 16, seed=1)
+    config = LlamaConfig(hidden_size=2 * 16, num_attention_heads=2, **options)
+    rotary = modeling_llama.LlamaRotaryEmbedding(config=config)
+    cos, sin = rotary(torch.zeros(1), torch.arange(offset, offset + 9)[None])
     theirs = model.apply_rotary_pos_emb(query, key, cos, sin)
-    assert_close(Rotary(16).rotate(query, key, offset), theirs, atol=2e-6, rtol=0)
-
-
-def test_rotary_scale_equals_linear_scaling_of_llama():
-    query = randn(2, 4, 9, 16)
-    scaling = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
-    cos, sin = llama_angles(range(9), 16, rope_scaling=scaling)
-    theirs = modeling_llama.apply_rotary_pos_emb(query, query, cos, sin)
-    ours = Rotary(16, scale=1 / 4).rotate(query, query)
+    ours = Rotary(16, scale=scale).rotate(query, key, offset)
     assert_close(ours, theirs, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("offset", [0, 7, 1000])
 def test_rotary_interleaved_equals_gptj(offset):
-    query, key = randn(2, 4, 9, 16), randn(2, 2, 9, 16, seed=1)
+    query, key = normal(2, 4, 9, 16), normal(2, 2, 9, 16, seed=1)
     table = modeling_gptj.create_sinusoidal_positions(offset + 9, 16)[offset:]
     sin, cos = table[None].chunk(2, dim=-1)  # sines first
-    theirs = [
-        modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2)
-        for x in (query, key)
-    ]
     ours = Rotary(16, layout="interleaved").rotate(query, key, offset)
-    assert_close(list(ours), theirs, atol=2e-4 if offset > 9 else 1e-5, rtol=0)
+    for found, x in zip(ours, (query, key), strict=True):
+        theirs = modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos)
+        atol = 2e-4 if offset > 9 else 1e-5
+        assert_close(found, theirs.transpose(1, 2), atol=atol, rtol=0)
 
 
 @both_ways
@@ -114,20 +93,18 @@ def test_t5_buckets_equal_t5(num_buckets, max_distance, causal):
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 8, 12, 16, 20])
 def test_alibi_equals_bloom_and_mpt(num_heads):
-    length, slopes = 7, alibi_slopes(num_heads)
+    length = 7
     ours = ALiBi(num_heads).bias(length, length)[0]
     mpt = build_mpt_alibi_tensor(num_heads, length)[:, 0]  # the last query's row
     assert_close(ours[:, -1], mpt, atol=0, rtol=1e-6)
     ones = torch.ones(1, length)
     bloom = build_alibi_tensor(ones, num_heads, torch.float32)  # slope * key position
-    rising = slopes[:, None] * torch.arange(length)
-    assert_close(bloom[:, 0], rising, atol=0, rtol=1e-6)
-    hidden = ~causal_mask(length)
+    scores, hidden = normal(num_heads, length, length), ~causal_mask(length)
     weights = [
-        (randn(num_heads, length, length) + bias).masked_fill(hidden, -math.inf)
+        (scores + bias).masked_fill(hidden, -math.inf).softmax(-1)
         for bias in (ours, bloom)
     ]
-    assert_close(weights[0].softmax(-1), weights[1].softmax(-1), atol=1e-6, rtol=0)
+    assert_close(*weights, atol=1e-6, rtol=0)
 
 
 # --- other forms of the same formula ---
@@ -149,8 +126,8 @@ def turn(position, dim, layout="half", base=10000.0):
 @every_seed
 def test_rotary_equals_rotation_matrices(seed, layout, base):
     length, dim, offset = sizes(seed)
-    query = randn(1, 2, length, dim, seed=seed, dtype=DOUBLE)
-    key = randn(1, 1, length, dim, seed=seed + 99, dtype=DOUBLE)
+    query = normal(1, 2, length, dim, seed=seed, dtype=DOUBLE)
+    key = normal(1, 1, length, dim, seed=seed + 99, dtype=DOUBLE)
     ours = Rotary(dim, layout=layout, base=base).rotate(query, key, offset)
     for x, turned in zip((query, key), ours, strict=True):
         for t in range(length):
@@ -162,8 +139,8 @@ def test_rotary_equals_rotation_matrices(seed, layout, base):
 def test_sinusoidal_by_the_formula_of_the_paper(seed):
     length, even, offset = sizes(seed)
     for dim in (even, even + 1):
-        table = sinusoidal(length, dim, offset=offset, dtype=DOUBLE)
-        assert table.shape == (length, dim)
+        x = torch.zeros(1, length, dim, dtype=DOUBLE)
+        table = Sinusoidal(dim).embed(x, offset)[0]
         for t in range(length):
             for j in range(dim):
                 angle = (offset + t) / 10000 ** (2 * (j // 2) / dim)
@@ -224,12 +201,12 @@ def by_hand(layer, x, score_of):
         split_heads(proj(x), layer.num_heads)[0]
         for proj in (layer.query_proj, layer.key_proj, layer.value_proj)
     )
-    heads, length, _ = q.shape
+    heads, length, dim = q.shape
     scores = torch.full((heads, length, length), -math.inf, dtype=x.dtype)
     for h in range(heads):
         for i in range(length):
             for j in range(i + 1):
-                scores[h, i, j] = score_of(h, i, j, q[h, i], k[h, j])
+                scores[h, i, j] = score_of(h, i, j, q[h, i], k[h, j]) / dim**0.5
     weights = scores.softmax(-1)
     return layer.out_proj((weights @ v).transpose(0, 1).flatten(1)), weights
 
@@ -239,31 +216,28 @@ def by_hand(layer, x, score_of):
 def test_the_layer_by_hand(name, need_weights):
     torch.manual_seed(0)
     heads, dim, length = 2, 4, 22
-    table = randn(8, heads, dtype=DOUBLE)
     t5 = T5Bias(heads, num_buckets=8, max_distance=20).double()
-    t5.table.data.copy_(table)
-    scheme, score_of = {
-        "half": (
-            Rotary(dim),  # R(m)ᵀ R(n) = R(n - m); values are not turned
-            lambda h, i, j, q, k: q @ turn(j - i, dim) @ k / dim**0.5,
-        ),
-        "interleaved": (
-            Rotary(dim, layout="interleaved"),
-            lambda h, i, j, q, k: q @ turn(j - i, dim, "interleaved") @ k / dim**0.5,
-        ),
-        "alibi": (  # added after the scaling
+    torch.nn.init.normal_(t5.table)
+
+    def turned(layout):  # R(m)ᵀ R(n) = R(n - m); values are not turned
+        return lambda h, i, j, q, k: q @ turn(j - i, dim, layout) @ k
+
+    scheme, score_of = {  # times sqrt(dim): a bias is added after the scaling
+        "half": (Rotary(dim), turned("half")),
+        "interleaved": (Rotary(dim, layout="interleaved"), turned("interleaved")),
+        "alibi": (
             ALiBi(heads),
-            lambda h, i, j, q, k: q @ k / dim**0.5 - (i - j) / 16 ** (h + 1),
+            lambda h, i, j, q, k: q @ k - dim**0.5 * (i - j) / 16 ** (h + 1),
         ),
         "t5": (
             t5,
             lambda h, i, j, q, k: (
-                q @ k / dim**0.5 + table[bucket_of(i - j, 4, 4, 20), h]
+                q @ k + dim**0.5 * t5.table[bucket_of(i - j, 4, 4, 20), h]
             ),
         ),
     }[name]
     layer = MultiHeadAttention(heads * dim, heads, position=scheme).double()
-    x = randn(1, length, heads * dim, dtype=DOUBLE)
+    x = normal(1, length, heads * dim, dtype=DOUBLE)
     with torch.no_grad():
         output, weights = layer(x, mask=causal_mask(length), need_weights=need_weights)
         expected, expected_weights = by_hand(layer, x, score_of)
@@ -272,52 +246,13 @@ def test_the_layer_by_hand(name, need_weights):
         assert_close(weights[0], expected_weights, atol=1e-9, rtol=0)
 
 
-def test_rotary_layouts_differ_by_a_permutation_of_the_weights():
-    """What converts the weights of the paper's layout into those of Llama's."""
-    torch.manual_seed(0)
-    heads, dim, embed = 4, 8, 32
-    layers = [
-        MultiHeadAttention(embed, heads, position=Rotary(dim, layout=layout))
-        for layout in ("interleaved", "half")
-    ]
-    layers[1].load_state_dict(layers[0].state_dict())
-    x = randn(2, 11, embed)
-    assert (layers[1](x)[0] - layers[0](x)[0]).abs().max() > 1e-3
-    for proj in (layers[1].query_proj, layers[1].key_proj):
-        pairs = proj.weight.data.view(heads, dim // 2, 2, embed)
-        proj.weight.data = pairs.transpose(1, 2).reshape(embed, embed)
-    assert_close(layers[1](x)[0], layers[0](x)[0], atol=1e-6, rtol=1e-5)
-
-
-# --- what a layer can know of positions ---
-
-
-def layers(scheme, count=1, embed=16, heads=4):
-    torch.manual_seed(0)
-    stack = [MultiHeadAttention(embed, heads, position=scheme) for _ in range(count)]
-    return [layer.double().requires_grad_(False) for layer in stack]
-
-
-def run(stack, x, mask=None):
-    for layer in stack:
-        x = x + 3 * layer(x, mask=mask)[0]
-    return x
-
-
 @pytest.mark.parametrize("count, knows", [(1, False), (2, True)])
 def test_causal_order_of_the_prefix_is_known_from_the_second_layer_on(count, knows):
-    x, mask = randn(2, 9, 16, dtype=DOUBLE), causal_mask(9)
-    shuffled = x[:, [4, 2, 7, 0, 1, 6, 5, 3, 8]]
-    stack = layers(NoPE(), count)
-    moved = (run(stack, x, mask) - run(stack, shuffled, mask))[:, -1].abs().max()
+    torch.manual_seed(0)
+    stack = [MultiHeadAttention(16, 4, position=NoPE()).double() for _ in range(count)]
+    x = y = normal(2, 9, 16, dtype=DOUBLE)
+    y = y[:, [4, 2, 7, 0, 1, 6, 5, 3, 8]]
+    for layer in stack:
+        x, y = (z + 3 * layer(z, mask=causal_mask(9))[0] for z in (x, y))
+    moved = (x - y)[:, -1].abs().max()
     assert moved > 1e-3 if knows else moved < 1e-12
-
-
-@pytest.mark.parametrize("name", ["alibi", "rotary", "t5"])
-def test_which_schemes_tell_left_from_right(name):
-    t5 = T5Bias(4, causal=False)
-    torch.nn.init.normal_(t5.table)
-    scheme = {"alibi": ALiBi(4, causal=False), "rotary": Rotary(4), "t5": t5}[name]
-    x, stack = randn(2, 9, 16, dtype=DOUBLE), layers(scheme)
-    moved = (run(stack, x.flip(1)).flip(1) - run(stack, x)).abs().max()
-    assert moved < 1e-12 if name == "alibi" else moved > 1e-3

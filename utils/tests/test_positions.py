@@ -18,14 +18,13 @@ from utils.positions import (
     Sinusoidal,
     T5Bias,
     alibi_slopes,
-    frequencies,
     rotary_angles,
     rotate_pairs,
     sinusoidal,
     t5_bucket,
     t5_first_distances,
 )
-from utils.tests.helpers import SCHEMES, gradients, randn, scheme_of
+from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 
 B, L, E, H = 3, 7, 16, 4  # batch, length, embed_dim, heads
 D = E // H
@@ -48,16 +47,16 @@ class Reader(nn.Module):
         return self.attention(x, mask=mask, need_weights=need_weights, cache=cache)
 
 
-def methods_of(scheme):
-    return {"embed", "rotate", "bias"} & set(vars(scheme))
+METHODS = {Learned: "embed", Sinusoidal: "embed", Rotary: "rotate"}
+METHODS |= {ALiBi: "bias", T5Bias: "bias"}
 
 
 def test_every_scheme_overrides_exactly_one_method():
     assert NoPE is PositionScheme
-    expected = {Learned: "embed", Sinusoidal: "embed", Rotary: "rotate"}
-    for scheme, method in {**expected, ALiBi: "bias", T5Bias: "bias"}.items():
-        assert methods_of(scheme) == {method} and issubclass(scheme, PositionScheme)
-    x, q, k, scheme = randn(B, L, E), randn(B, H, L, D), randn(B, 2, L, D), NoPE()
+    for scheme, method in METHODS.items():
+        assert {"embed", "rotate", "bias"} & set(vars(scheme)) == {method}
+        assert issubclass(scheme, PositionScheme)
+    x, q, k, scheme = normal(B, L, E), normal(B, H, L, D), normal(B, 2, L, D), NoPE()
     assert scheme.embed(x, 3) is x
     assert scheme.rotate(q, k, 3) == (q, k) and scheme.bias(2, 5) is None
 
@@ -66,26 +65,19 @@ def test_every_scheme_overrides_exactly_one_method():
 @every_scheme
 def test_in_the_layer(name, num_kv_heads):
     """Both kernels and their gradients; the last queries alone; a cache."""
-    reader, x = Reader(name, num_kv_heads=num_kv_heads), randn(B, L, E)
-    results = []
+    reader, x = Reader(name, num_kv_heads=num_kv_heads), normal(B, L, E)
     for mask in (None, causal_mask(L)):
+        results = []
         for need_weights in (False, True):
-            x = x.detach().requires_grad_()
             output, weights = reader(x, mask, need_weights=need_weights)
-            loss = (output * randn(B, L, E, seed=1)).sum()
-            grads = gradients(loss, reader)
-            results.append([output, *grads])
-        assert_close(results[-2], results[-1], atol=2e-5, rtol=1e-4)
-    whole, found = output, dict(zip(dict(reader.named_parameters()), grads))
-    if "position.table" in found:
-        assert (found["position.table"] != 0).any()
-    placed = reader.position.embed(x)
+            loss = (output * normal(B, L, E, seed=1)).sum()
+            results.append([output, *gradients(loss, reader)])
+        assert_close(*results, atol=2e-5, rtol=1e-4)
+    whole, placed = output, reader.position.embed(x)
     for queries in (1, 2, L):
-        mask = causal_mask(queries, L)
+        parts, mask = (placed[:, -queries:], placed), causal_mask(queries, L)
         for need_weights in (False, True):
-            part = reader.attention(
-                placed[:, -queries:], placed, mask=mask, need_weights=need_weights
-            )
+            part = reader.attention(*parts, mask=mask, need_weights=need_weights)
             assert_close(part[0], whole[:, -queries:], atol=1e-5, rtol=1e-5)
         assert_close(part[1], weights[:, :, -queries:], atol=1e-5, rtol=1e-5)
     for sizes in ([1] * L, [2, 1, 4], [L]):
@@ -101,20 +93,20 @@ def test_in_the_layer(name, num_kv_heads):
 def test_more_queries_than_keys(name):
     """The first queries then stand before the first key, wherever that is."""
     scheme, more = scheme_of(name), 3
-    q, k = randn(B, H, L, D), randn(B, H, L, D, seed=1)
+    q, k = normal(B, H, L, D), normal(B, H, L, D, seed=1)
     whole, part = scheme.rotate(q, k, 7), scheme.rotate(q, k[:, :, more:], 7 + more)
     assert_close(part, (whole[0], whole[1][:, :, more:]))
     far = scheme.rotate(q[:, :, :1], k[:, :, :0], 1)[0]  # at position 0
     if "rotary" in name:
         assert_close(far, q[:, :, :1])
-    if methods_of(type(scheme)) == {"bias"}:
+    if METHODS.get(type(scheme)) == "bias":
         assert_close(scheme.bias(L, L - more), scheme.bias(L, L)[..., more:])
 
 
 @every_scheme
 def test_positions_matter_where_they_should(name):
     """A scheme that was forgotten on the way would pass the tests of equality."""
-    reader, x = Reader(name), randn(1, L, E)
+    reader, x = Reader(name), normal(1, L, E)
     order = torch.tensor([3, 1, 5, 0, 6, 2, 4])
     moved = (reader(x[:, order])[0] - reader(x)[0][:, order]).abs().max()
     assert moved < 1e-5 if name == "nope" else moved > 1e-3
@@ -128,30 +120,16 @@ def test_positions_matter_where_they_should(name):
     "batch, length, offset", [(3, 3, 0), (2, L, 3), (0, L, 0), (2, 0, 1), (1, 1, 9)]
 )
 def test_embed_adds_along_the_length_from_the_offset_on(name, batch, length, offset):
-    scheme, x = scheme_of(name), randn(batch, length, E)
+    scheme, x = scheme_of(name), normal(batch, length, E)
     table = scheme.table if name == "learned" else sinusoidal(L + 3, E)
     expected = x + table[offset : offset + length].expand(batch, -1, -1)
     assert_close(scheme.embed(x, offset), expected, atol=1e-6, rtol=0)
-    assert torch.equal(x, randn(batch, length, E))  # not edited
-
-
-@both_layouts
-def test_rotate_of_two_parts_is_that_of_the_whole(layout):
-    scheme, q, k = Rotary(D, layout=layout), randn(B, H, L, D), randn(B, 2, L, D)
-    whole = scheme.rotate(q, k, offset=5)
-    first = scheme.rotate(q[:, :, :2], k[:, :, :2], offset=5)
-    second = scheme.rotate(q[:, :, 2:], k[:, :, 2:], offset=7)
-    for *parts, all_of_it in zip(first, second, whole):
-        assert_close(torch.cat(parts, dim=2), all_of_it)
-    assert (scheme.rotate(q, k)[0] - whole[0]).abs().max() > 0.1
-    assert torch.equal(q, randn(B, H, L, D)) and torch.equal(k, randn(B, 2, L, D))
-    q, k = (x[:1, :1, :3].double().requires_grad_() for x in (q, k))
-    assert torch.autograd.gradcheck(lambda q, k: scheme.rotate(q, k, 3), (q, k))
+    assert torch.equal(x, normal(batch, length, E))  # not edited
 
 
 def test_scale_and_base_are_read_at_every_call():
     """So that a trained model can be stretched to longer texts."""
-    rotary, x = Rotary(D), randn(1, 1, 4 * L, D)
+    rotary, x = Rotary(D), normal(1, 1, 4 * L, D)
     plain = rotary.rotate(x, x)[0]
     rotary.scale = 0.25  # position 4 t takes the angles of t
     squeezed = rotary.rotate(x, x)[0][:, :, ::4]
@@ -178,16 +156,6 @@ def test_bias_is_shaped_for_the_scores(queries, keys, causal):
             assert torch.equal(bias[0, :, i, j], t5.table[bucket])
 
 
-def test_one_t5_table_in_two_layers():
-    scheme, x = scheme_of("t5"), randn(B, L, E)
-    layers = [MultiHeadAttention(E, H, position=scheme) for _ in range(2)]
-    losses = [layer(x)[0].square().sum() for layer in layers]
-    (both,) = torch.autograd.grad(sum(losses), scheme.table, retain_graph=True)
-    apart = [torch.autograd.grad(loss, scheme.table)[0] for loss in losses]
-    assert_close(both, apart[0] + apart[1], atol=1e-5, rtol=1e-4)
-    assert len(list(nn.ModuleList(layers).parameters())) == 2 * 8 + 1
-
-
 def test_tables_as_drawn():
     torch.manual_seed(0)
     learned, t5 = Learned(100, 64), T5Bias(H)
@@ -203,7 +171,7 @@ def test_tables_as_drawn():
 
 @every_scheme
 def test_only_tables_are_saved_and_copies_are_equal(name):
-    reader, x = Reader(name), randn(B, L, E)
+    reader, x = Reader(name), normal(B, L, E)
     tables = {"table"} if name[:2] in ("le", "t5") else set()
     assert set(reader.position.state_dict()) == tables
     other = Reader(name, seed=1)
@@ -218,22 +186,13 @@ def test_only_tables_are_saved_and_copies_are_equal(name):
 @low_precision
 @both_layouts
 def test_positions_are_never_computed_in_half(layout, dtype):
-    scheme, q = Rotary(D, layout=layout), randn(1, H, L, D).to(dtype)
+    scheme, q = Rotary(D, layout=layout), normal(1, H, L, D).to(dtype)
     found = scheme.rotate(q, q, offset=4097)
     expected = scheme.rotate(q.float(), q.float(), offset=4097)
     for ours, exact in zip(found, expected, strict=True):  # rounded once, at the end
         assert_close(ours, exact.to(dtype), atol=0, rtol=0)
     waves = Sinusoidal(E).embed(torch.zeros(1, L, E, dtype=dtype), offset=4097)
     assert_close(waves[0], sinusoidal(L, E, offset=4097).to(dtype), atol=0, rtol=0)
-
-
-def test_double_is_kept():
-    rotary, x = Rotary(D), randn(1, 1, L, D, dtype=torch.float64)
-    scores = [q @ k.mT for q, k in (rotary.rotate(x, x, n) for n in (0, 100000))]
-    assert_close(*scores, atol=1e-9, rtol=0)
-    waves = Sinusoidal(E).embed(torch.zeros(1, L, E, dtype=torch.float64), 1000)
-    assert waves.dtype == torch.float64
-    assert_close(waves.square().sum(-1), torch.full_like(waves[..., 0], E / 2))
 
 
 @low_precision
@@ -249,7 +208,7 @@ def test_alibi_in_half_precision(dtype):
 @pytest.mark.parametrize("need_weights", [False, True])
 @every_scheme
 def test_in_half_precision_and_under_autocast(name, need_weights):
-    reader, x, mask = Reader(name), randn(B, L, E), causal_mask(L)
+    reader, x, mask = Reader(name), normal(B, L, E), causal_mask(L)
     half, options = copy.deepcopy(reader).bfloat16(), {"need_weights": need_weights}
     with torch.no_grad():
         exact, low = reader(x, mask)[0], half(x.bfloat16(), mask, **options)[0]
@@ -268,11 +227,11 @@ def test_in_half_precision_and_under_autocast(name, need_weights):
 def test_vmap_over_weights_tables_and_gradients(name, need_weights):
     readers = [Reader(name, seed, num_kv_heads=2) for seed in range(3)]
     params, buffers = stack_module_state(readers)
-    x, mask = randn(3, B, L, E), causal_mask(L)  # each copy reads its own text
+    x, mask = normal(3, B, L, E), causal_mask(L)  # each copy reads its own text
 
     def output(params, buffers, x):
-        # The scheme is ONE module under two names. With tied weights, functional_call
-        # would exchange its table twice, and not put the first one back.
+        # Without tied weights, because the scheme is ONE module under two names:
+        # functional_call would exchange its table twice, and not put the first back.
         state, options = (params, buffers), {"need_weights": need_weights}
         call = functional_call(readers[0], state, (x, mask), options, tie_weights=False)
         return call[0]
@@ -296,72 +255,56 @@ def test_vmap_over_weights_tables_and_gradients(name, need_weights):
 X = torch.zeros(2, 5, E)
 Q = torch.zeros(2, H, 5, D)
 NAN = float("nan")
+WRONG_VALUES = [
+    ("head_dim is 5; .* even", lambda: Rotary(5)),
+    ("head_dim is 0; .* at least 2", lambda: Rotary(0)),
+    ("layout is 'neox'; give one of 'half', 'in", lambda: Rotary(4, layout="neox")),
+    ("layout is None", lambda: rotate_pairs(Q, rotary_angles(5, D), layout=None)),
+    *[(f"base is {base}", lambda scheme=scheme, base=base: scheme(4, base=base))
+      for base in (0, -1.0, NAN) for scheme in (Rotary, Sinusoidal)],
+    *[(f"scale is {scale}", lambda scale=scale: Rotary(4, scale=scale))
+      for scale in (-1, NAN, float("inf"))],
+    (r"x has shape .*\(5, 4\); give", lambda: Rotary(8).rotate(Q, Q)),
+    (r"x .*\(2, 4, 5, 4\), the angles \(6, 2\)",
+     lambda: rotate_pairs(Q, rotary_angles(6, D))),
+    (r"angles \(5, 3\)", lambda: rotate_pairs(Q, rotary_angles(5, 6))),
+    (r"angles \(2,\)", lambda: rotate_pairs(Q, torch.zeros(2))),
+    ("max_length is 0", lambda: Learned(0, E)),
+    ("position 6, .*max_length=6", lambda: Learned(6, E).embed(X, 2)),
+    ("offset is -1", lambda: Learned(9, E).embed(X, -1)),
+    ("embed_dim=8", lambda: Learned(9, 8).embed(X)),
+    ("embed_dim=8", lambda: Sinusoidal(8).embed(X)),
+    (r"x .* \(5, 16\); give \(batch, length, embed", lambda: Sinusoidal(E).embed(X[0])),
+    ("embed_dim is 0", lambda: Sinusoidal(0)),
+    ("num_heads is 0", lambda: ALiBi(0)),
+    ("formula is 'code'; give one of 'official', 'p", lambda: ALiBi(4, formula="code")),
+    ("num_buckets is 1", lambda: T5Bias(4, num_buckets=1)),
+    ("num_buckets is 2; .* 4", lambda: T5Bias(4, num_buckets=2, causal=False)),
+    ("num_buckets is 9; .* even", lambda: T5Bias(4, num_buckets=9, causal=False)),
+    ("max_distance is 16, .* reach up to 16", lambda: T5Bias(4, max_distance=16)),
+    *[(f"position was built with {what} but", lambda scheme=scheme:
+       MultiHeadAttention(E, H, position=scheme))
+      for what, scheme in [("num_heads=8", ALiBi(8)), ("num_heads=1", T5Bias(1)),
+                           ("head_dim=16", Rotary(E))]],
+]  # fmt: skip
+WRONG_TYPES = [
+    ("head_dim is 4.0", lambda: Rotary(4.0)),
+    ("base is a str", lambda: Rotary(4, base="10000")),
+    ("scale is a bool", lambda: Rotary(4, scale=True)),
+    ("x is torch.int64", lambda: Rotary(4).rotate(Q.long(), Q)),
+    ("x is torch.int64", lambda: Sinusoidal(E).embed(X.long())),
+    ("embed_dim is '16'", lambda: Learned(5, "16")),
+    ("offset is True", lambda: Sinusoidal(E).embed(X, True)),
+    ("num_heads is 4.0", lambda: ALiBi(4.0)),
+    ("max_distance is 128.0", lambda: t5_first_distances(32, 128.0)),
+]
 
 
 @pytest.mark.parametrize(
     "error, says, call",
-    [
-        (ValueError, "head_dim is 5; .* even", lambda: Rotary(5)),
-        (ValueError, "head_dim is 0; .* at least 2", lambda: Rotary(0)),
-        (TypeError, "head_dim is 4.0", lambda: Rotary(4.0)),
-        (ValueError, "layout is 'neox'; give one of 'half', 'interleaved'",
-         lambda: Rotary(4, layout="neox")),
-        (ValueError, "layout is None",
-         lambda: rotate_pairs(Q, rotary_angles(5, D), layout=None)),
-        *[(ValueError, f"base is {base}", lambda f=f, base=base: f(4, base=base))
-          for base in (0, -1.0, NAN) for f in (Rotary, Sinusoidal, frequencies)],
-        *[(ValueError, f"scale is {scale}", lambda scale=scale: Rotary(4, scale=scale))
-          for scale in (-1, NAN, float("inf"))],
-        (ValueError, "base is -1", lambda: sinusoidal(5, 4, base=-1.0)),
-        (ValueError, "scale is nan", lambda: rotary_angles(5, 4, scale=NAN)),
-        (TypeError, "base is a str", lambda: Rotary(4, base="10000")),
-        (TypeError, "scale is a bool", lambda: Rotary(4, scale=True)),
-        (ValueError, r"x has shape .*\(5, 4\); give", lambda: Rotary(8).rotate(Q, Q)),
-        (TypeError, "x is torch.int64", lambda: Rotary(4).rotate(Q.long(), Q)),
-        (ValueError, r"x has shape \(2, 4, 5, 4\), the angles \(6, 2\)",
-         lambda: rotate_pairs(Q, rotary_angles(6, D))),
-        (ValueError, r"angles \(5, 3\)", lambda: rotate_pairs(Q, rotary_angles(5, 6))),
-        (ValueError, r"angles \(2,\)", lambda: rotate_pairs(Q, torch.zeros(2))),
-        (ValueError, "max_length is 0", lambda: Learned(0, E)),
-        (TypeError, "embed_dim is '16'", lambda: Learned(5, "16")),
-        (ValueError, "position 4, .*max_length=4", lambda: Learned(4, E).embed(X)),
-        (ValueError, "position 6, .*max_length=6", lambda: Learned(6, E).embed(X, 2)),
-        (ValueError, "offset is -1", lambda: Learned(9, E).embed(X, -1)),
-        (TypeError, "offset is True", lambda: Sinusoidal(E).embed(X, True)),
-        (ValueError, "embed_dim=8", lambda: Learned(9, 8).embed(X)),
-        (ValueError, "embed_dim=8", lambda: Sinusoidal(8).embed(X)),
-        (ValueError, r"x has shape \(5, 16\); give \(batch, length, embed_dim=16\)",
-         lambda: Sinusoidal(E).embed(X[0])),
-        (TypeError, "x is torch.int64", lambda: Sinusoidal(E).embed(X.long())),
-        (ValueError, "embed_dim is 0", lambda: Sinusoidal(0)),
-        (ValueError, "num_heads is 0", lambda: ALiBi(0)),
-        (TypeError, "num_heads is 4.0", lambda: ALiBi(4.0)),
-        (ValueError, "formula is 'code'; give one of 'official', 'paper'",
-         lambda: ALiBi(4, formula="code")),
-        (ValueError, "num_buckets is 1", lambda: T5Bias(4, num_buckets=1)),
-        (ValueError, "num_buckets is 2; .* at least 4",
-         lambda: T5Bias(4, num_buckets=2, causal=False)),
-        (ValueError, "num_buckets is 9; .* even",
-         lambda: T5Bias(4, num_buckets=9, causal=False)),
-        (ValueError, "max_distance is 16, .* reach up to 16",
-         lambda: T5Bias(4, max_distance=16)),
-        (TypeError, "max_distance is 128.0", lambda: t5_first_distances(32, 128.0)),
-        (ValueError, "position was built with num_heads=8 but .* num_heads=4",
-         lambda: MultiHeadAttention(E, H, position=ALiBi(8))),
-        (ValueError, "position was built with num_heads=1 but .* num_heads=4",
-         lambda: MultiHeadAttention(E, H, position=T5Bias(1))),
-        (ValueError, "position was built with head_dim=16 but .* head_dim=4",
-         lambda: MultiHeadAttention(E, H, position=Rotary(E))),
-    ],
-)  # fmt: skip
+    [(ValueError, *case) for case in WRONG_VALUES]
+    + [(TypeError, *case) for case in WRONG_TYPES],
+)
 def test_what_does_not_fit_is_refused(error, says, call):
     with pytest.raises(error, match=says):
         call()
-
-
-def test_a_text_that_outgrows_its_table_in_a_cache_is_refused():
-    reader, cache = Reader("learned"), {}
-    reader(randn(B, L, E), cache=cache)
-    reader(randn(B, 3, E), cache=cache)
-    with pytest.raises(ValueError, match="position 10, .*max_length=10"):
-        reader(randn(B, 1, E), cache=cache)
