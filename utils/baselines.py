@@ -35,7 +35,7 @@ def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of a model with fresh weights, as its modules draw them.
 
     After torch.manual_seed(seed), reset_parameters() of every module is called, the
-    outer ones last. The state of your own random numbers does not change.
+    outer ones last. Your own random state does not change.
 
     >>> layer = nn.Linear(8, 8)
     >>> bool((untrained_copy(layer, seed=0).weight == layer.weight).any())
@@ -52,10 +52,8 @@ def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
             if reset is not None:
                 reset()
             elif next(module.parameters(recurse=False), None) is not None:
-                raise ValueError(
-                    f"{name or 'the model'} ({type(module).__name__}) has weights and "
-                    "no reset_parameters(); write one, or build a new model."
-                )
+                kind = f"{name or 'the model'} ({type(module).__name__})"
+                raise ValueError(f"{kind} has weights and no reset_parameters().")
     return fresh
 
 
@@ -76,8 +74,7 @@ def entropy_matched_copy(
     inputs: of the model, a tensor or a tuple. entropies: one tensor (heads,) per layer,
     in the order of the calls: `normalised_entropy(...).nanmean(0)` of the heads found,
     with the same mask and queries.
-    Raises ValueError if a head misses its entropy by more than `tolerance`: equal keys
-    have equal weights however large the queries are, and position biases stay.
+    Raises ValueError if a head misses its entropy by more than `tolerance`.
 
     >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(4, 6, 8)
     >>> matched = entropy_matched_copy(layer, (x, x, x), [torch.tensor([0.3, 0.6])])
@@ -89,10 +86,8 @@ def entropy_matched_copy(
     heads = [weights.shape[1] for weights in record_attention(matched, *inputs)]
     targets = [torch.as_tensor(each) for each in entropies]
     if [shape_of(each) for each in targets] != [(n,) for n in heads]:
-        raise ValueError(
-            f"entropies have shapes {[shape_of(each) for each in targets]}; this model "
-            f"needs one number per head, and its layers have {heads} heads."
-        )
+        shapes = f"entropies have shapes {[shape_of(each) for each in targets]}"
+        raise ValueError(f"{shapes}; it needs one number per head, {heads} heads.")
     remaining = iter(targets)
 
     def mean_entropy(weights: Tensor) -> Tensor:  # (heads,)
@@ -109,9 +104,8 @@ def entropy_matched_copy(
         found = mean_entropy(weights)
         if not ((found - targets[i]).abs() <= tolerance).all():
             raise ValueError(
-                f"layer {i}: the normalised entropies (0 to 1) became {found.tolist()},"
-                f" not {targets[i].tolist()}. Equal keys have equal weights however "
-                "large the queries are, and a layer that is called twice has one scale."
+                f"layer {i}: entropies (0 to 1) became {found.tolist()}. Equal keys "
+                "keep equal weights, and a layer that is called twice has one scale."
             )
     return matched
 
@@ -119,9 +113,8 @@ def entropy_matched_copy(
 def best_of(*scores: Tensor) -> Tensor:
     """Return the scores (batch,) of the best choice: the one with the highest mean.
 
-    scores: (batch, choices), or with more axes, e.g. of the heads of each layer, or of
-    the same heads at each of several offsets. If the finding is the best of many, so is
-    its baseline.
+    scores: (batch, choices), or with more axes, e.g. heads of each layer, or offsets.
+    If the finding is the best of many, so is its baseline.
 
     >>> best_of(torch.tensor([[0.1, 0.2], [0.1, 0.4]]), torch.tensor([[1.0], [0]]))
     tensor([1., 0.])
@@ -149,9 +142,8 @@ class Row:
         """Return the row as it is printed."""
         value = [f"{self.value:.2f}", "[{:.2f}, {:.2f}]".format(*self.interval)]
         baselines = [f"{score:.2f}" for score in self.baselines.values()]
-        interval = "[{:+.2f}, {:+.2f}]".format(*self.lift_interval)
-        lift = [f"{self.lift:+.2f}", interval, str(self.sequences)]
-        return [self.name, *value, *baselines, *lift]
+        lift = [f"{self.lift:+.2f}", "[{:+.2f}, {:+.2f}]".format(*self.lift_interval)]
+        return [self.name, *value, *baselines, *lift, str(self.sequences)]
 
 
 class Table(list):
@@ -218,9 +210,9 @@ def compare(
 ) -> Row:
     """Return the row of one score (batch,) beside its baselines, each (batch,).
 
-    Means are over the sequences for which all are defined (not NaN). The intervals are
-    those of `bootstrap` over sequences, and NaN for a single sequence. They say how far
-    other sequences would change the mean, not other seeds of the model or a baseline.
+    Means are over the sequences for which all are defined (not NaN). The intervals, by
+    `bootstrap` over sequences, are NaN for a single one; they say how far other
+    sequences would change the mean, not other seeds of the model or a baseline.
     """
     for key, x in {"scores": scores, **baselines}.items():
         check_layout(key, x, "(batch,)", 1)
@@ -270,12 +262,10 @@ def _scores(metric: Callable, layers: list[Tensor], options: dict) -> Tensor:
     # the first head alone, too: a matrix (heads, heads) can look like (batch, heads)
     layers = [layers[0][:, :1], *layers]
     scores = [metric(layer, **options) for layer in layers]
-    given, expected = (list(map(shape_of, x)) for x in (scores, layers))
-    if given != [shape[:2] for shape in expected]:
-        raise ValueError(
-            f"metric returned {given} for weights {expected}; a table needs one score "
-            "per sequence and head, (batch, heads)."
-        )
+    for layer, score in zip(layers, scores):
+        if score.shape != layer.shape[:2]:
+            given = f"{shape_of(score)} for weights {shape_of(layer)}"
+            raise ValueError(f"metric returned {given}; give (batch, heads).")
     return torch.cat(scores[1:], dim=1)
 
 
@@ -285,10 +275,8 @@ def _expanded(name: str, baseline, layers: list[Tensor]) -> list[Tensor]:
     try:
         return [x.expand_as(layer) for x, layer in zip(given, layers, strict=True)]
     except (RuntimeError, ValueError):
-        raise ValueError(
-            f"baseline {name!r} has shapes {[shape_of(x) for x in given]} and weights "
-            f"{[shape_of(x) for x in layers]}; give it the same shapes."
-        ) from None
+        shapes = f"{[shape_of(x) for x in given]}, not {[shape_of(x) for x in layers]}"
+        raise ValueError(f"baseline {name!r} has shapes {shapes}.") from None
 
 
 def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tensor:
@@ -313,12 +301,11 @@ def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tenso
 def _scale_queries(layer: nn.Module, factors: Tensor) -> None:
     """Multiply the query weights and bias of each head, in place."""
     if not isinstance(layer, nn.MultiheadAttention):
-        owned = [layer.query_proj.weight, layer.query_proj.bias]
-    elif layer.in_proj_weight is None:
-        owned = [layer.q_proj_weight, layer.in_proj_bias]
+        weight, bias = layer.query_proj.weight, layer.query_proj.bias
     else:
-        owned = [layer.in_proj_weight, layer.in_proj_bias]
-    for tensor in owned:
+        weight, bias = layer.in_proj_weight, layer.in_proj_bias
+        weight = layer.q_proj_weight if weight is None else weight
+    for tensor in (weight, bias):
         if tensor is not None:  # queries come first where keys and values follow
             rows = tensor[: layer.embed_dim].view(layer.num_heads, -1)
             rows.mul_(factors.to(rows)[:, None])

@@ -38,8 +38,6 @@ class Encoder(nn.Module):
     Token, position and token type embeddings (the type is always the first: one text)
     are added and normalised; then come `num_layers` post-norm blocks. The sizes that
     are not given are MiniLM's. dropout: as in `Block`, and before the first block.
-
-    `embedding`, `position`, `token_type`, `norm`, `blocks`.
     Source: Devlin et al. 2019, section 3 (BERT).
 
     >>> encoder = Encoder(10, embed_dim=8, num_heads=2, num_layers=3, mlp_dim=16)
@@ -88,9 +86,7 @@ class Encoder(nn.Module):
     def from_minilm(cls, minilm: MiniLM, *, attention=None, layer=None) -> "Encoder":
         """Return MiniLM in evaluation mode, from what `load_minilm()` returned.
 
-        attention, layer: functions of your own that compute the attention of every
-            block, (query, key, value, mask) -> output as in exercise 1.3 and
-            (x, w_q, w_k, w_v, w_o, num_heads) -> output as in 2.2: see `OwnAttention`.
+        attention, layer: functions of your own for every block: see `OwnAttention`.
         """
         config = minilm.config
         encoder = cls(
@@ -113,15 +109,16 @@ class Encoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the hidden states of the last layer, (batch, length, embed_dim).
 
-        mask: True = may be attended to; (batch, 1, 1, length) hides padding: the
-            tokenizer's `attention_mask.bool()[:, None, None]`. Or any mask of the
-            attention layer.
+        mask: any of the attention layer, True = may be attended to; to hide padding,
+            the tokenizer's `attention_mask.bool()[:, None, None]`.
         """
         return self.hidden_states(ids, mask)[-1]
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Return the input of the first layer, and the output of each layer."""
-        self._check(ids, mask)
+        check_ids(ids, self.embedding.num_embeddings, least=1)
+        if mask is not None:
+            _check_mask(mask, ids)
         x = self.embedding(ids) + self.token_type.weight[0]
         x = self.position.embed(x)  # (batch, length, embed_dim)
         states = [self.dropout(self.norm(x))]
@@ -141,25 +138,19 @@ class Encoder(nn.Module):
         if mask is None:
             return F.normalize(hidden.mean(dim=1), dim=-1)
         if mask.dtype != torch.bool or mask.shape != (len(ids), 1, 1, ids.shape[1]):
-            raise ValueError(
-                f"mask is {mask.dtype} {checks.shape_of(mask)}; to know which tokens "
-                f"count, give bool {(len(ids), 1, 1, ids.shape[1])}."
-            )
+            wanted = "to know which tokens count, give bool (batch, 1, 1, length)"
+            raise ValueError(f"mask is {mask.dtype} {checks.shape_of(mask)}; {wanted}.")
         real = mask[:, 0, 0, :, None].to(hidden.dtype)  # (batch, length, 1)
         return F.normalize((hidden * real).sum(dim=1) / real.sum(dim=1), dim=-1)
 
-    def _check(self, ids: Tensor, mask: Tensor | None) -> None:
-        """Refuse ids and masks that cannot be meant."""
-        check_ids(ids, self.embedding.num_embeddings, least=1)
-        if mask is None:
-            return
-        if mask.shape == ids.shape:
-            raise ValueError(
-                f"mask has shape {checks.shape_of(mask)}, one entry per token; write "
-                "it as mask.bool()[:, None, None] (True = may be attended to)."
-            )
-        if mask.dtype == torch.bool and not checks.holds(mask.flatten(1).any(dim=1)):
-            raise ValueError("mask hides every token of a sentence; is it ~mask?")
+
+def _check_mask(mask: Tensor, ids: Tensor) -> None:
+    """Refuse a mask that cannot be meant."""
+    if mask.shape == ids.shape:
+        shape = checks.shape_of(mask)
+        raise ValueError(f"mask has shape {shape}; give mask.bool()[:, None, None].")
+    if mask.dtype == torch.bool and not checks.holds(mask.flatten(1).any(dim=1)):
+        raise ValueError("mask hides every token of a sentence; is it ~mask?")
 
 
 def _stored_name(name: str) -> str:

@@ -88,8 +88,8 @@ class Sinusoidal(PositionScheme):
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_embeddings(x, self.embed_dim, offset)
-        options = {"offset": offset, "base": self.base, "device": x.device}
-        waves = sinusoidal(x.shape[1], self.embed_dim, dtype=_exact(x), **options)
+        options = {"base": self.base, "device": x.device, "dtype": _exact(x)}
+        waves = sinusoidal(x.shape[1], self.embed_dim, offset=offset, **options)
         return x + waves.to(x.dtype)  # (batch, length, embed_dim)
 
 
@@ -98,8 +98,7 @@ class Rotary(PositionScheme):
 
     layout: which features are a pair. "half": i and i + head_dim / 2 (`rotate_half` of
         GPT-NeoX and Llama); "interleaved": 2i and 2i + 1 (the paper, GPT-J).
-    base: 10000 in the paper. Longer texts: base * factor ** (head_dim / (head_dim - 2))
-        is "NTK-aware" scaling.
+    base: 10000 in the paper; more for longer texts ("NTK-aware" scaling).
     scale: factor of the positions; with 1 / 4, texts of four times the length take the
         angles seen in training ("position interpolation", Chen et al. 2023).
     Source: Su et al. 2021, equations (14) to (16) and (34).
@@ -117,19 +116,17 @@ class Rotary(PositionScheme):
         return self._rotated(query, first), self._rotated(key, offset)
 
     def _rotated(self, x: Tensor, first: int) -> Tensor:
-        """Return x (..., length, head_dim), whose first vector stands at `first`."""
-        options = {"base": self.base, "scale": self.scale, "device": x.device}
-        angles = rotary_angles(
-            x.shape[-2], self.head_dim, offset=first, dtype=_exact(x), **options
-        )  # (length, head_dim / 2)
+        options = {"base": self.base, "device": x.device, "dtype": _exact(x)}
+        where = {"offset": first, "scale": self.scale}
+        angles = rotary_angles(x.shape[-2], self.head_dim, **where, **options)
         return rotate_pairs(x, angles, layout=self.layout)
 
 
 class ALiBi(PositionScheme):
     """A penalty on every score: the head's slope times the distance to the key.
 
-    causal: True counts the distance to earlier keys (a later key has no penalty: the
-        causal mask must hide it); False counts it in both directions.
+    causal: False also counts the distance to later keys, which otherwise have no
+        penalty: the causal mask must hide them.
     formula: of the slopes, "official" or "paper"; see `alibi_slopes`.
     Source: Press et al. 2022, section 3: added after the scaling by 1 / sqrt(head_dim).
 
@@ -148,8 +145,7 @@ class ALiBi(PositionScheme):
     def bias(self, query_length: int, key_length: int) -> Tensor:
         ahead = relative_positions(query_length, key_length, device=self.slopes.device)
         nearness = ahead.clamp(max=0) if self.causal else -ahead.abs()
-        bias = self.slopes[:, None, None] * nearness  # (heads, queries, keys)
-        return bias[None]  # (1, heads, queries, keys)
+        return self.slopes[None, :, None, None] * nearness  # (1, heads, queries, keys)
 
     def _apply(self, fn, recurse=True):
         # .half() and .bfloat16() would round the slopes: they are computed anew
@@ -161,11 +157,10 @@ class ALiBi(PositionScheme):
 class T5Bias(PositionScheme):
     """A learned number per head and bucket of distances, added to every score.
 
-    causal: True has buckets for earlier keys only (later keys fall into bucket 0: the
-        causal mask must hide them); False gives half of the buckets to each direction.
-    The table (num_buckets, num_heads) starts at 0, as if there were no positions. In T5
-    all layers share one table, and scores are not divided by sqrt(head_dim).
-    Source: Raffel et al. 2020, section 2.1; buckets as in `t5_bucket`.
+    The options are those of `t5_bucket`; a causal mask must hide later keys. The table
+    (num_buckets, num_heads) starts at 0, as if there were no positions. In T5 all
+    layers share one table, and scores are not divided by sqrt(head_dim).
+    Source: Raffel et al. 2020, section 2.1.
     """
 
     def __init__(
@@ -202,8 +197,7 @@ def relative_positions(query_length: int, key_length: int, *, device=None) -> Te
 def frequencies(dim: int, *, base=10000.0, device=None, dtype=torch.float32) -> Tensor:
     """Return the angle of each pair per position, base^(-2i/dim) radians.
 
-    Shape (dim / 2,), rounded up where dim is odd. The wavelengths, 2 pi / angle, go
-    from 2 pi to 2 pi * base^((dim - 2) / dim) positions.
+    Shape (dim / 2,), rounded up where dim is odd.
 
     >>> frequencies(4)
     tensor([1.0000, 0.0100])
@@ -218,7 +212,6 @@ def sinusoidal(length: int, embed_dim: int, *, offset: int = 0, **options) -> Te
     Feature 2i is sin(position * base^(-2i / embed_dim)), feature 2i + 1 its cosine;
     where embed_dim is odd, the last sine has no cosine.
     options: base, device and dtype, as in `frequencies`.
-    Source: Vaswani et al. 2017, section 3.5.
 
     >>> sinusoidal(2, 4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -245,9 +238,7 @@ def rotary_angles(
     return _angles(length, head_dim, offset, scale, **options)
 
 
-def _angles(
-    length: int, dim: int, offset: int, scale: float = 1.0, **options
-) -> Tensor:
+def _angles(length: int, dim: int, offset: int, scale=1.0, **options) -> Tensor:
     """Return position * scale * frequency (length, pairs)."""
     turns = frequencies(dim, **options)  # (pairs,)
     positions = (torch.arange(length, device=turns.device) + offset).to(turns) * scale
@@ -293,7 +284,6 @@ def alibi_slopes(num_heads: int, formula: str = "official") -> Tensor:
     """
     checks.check_size("num_heads", num_heads, least=1)
     checks.check_choice("formula", formula, ("official", "paper"))
-
     power = 2 ** (num_heads.bit_length() - 1) if formula == "official" else num_heads
     exponents = [8 * i / power for i in range(1, power + 1)]
     exponents += [4 * i / power for i in range(1, 2 * power, 2)]  # of twice the power
@@ -341,8 +331,7 @@ def t5_first_distances(num_buckets=32, max_distance=128, causal=True) -> list[in
     if not causal and num_buckets % 2:
         raise ValueError(f"num_buckets is {num_buckets}; give an even number.")
     each = num_buckets if causal else num_buckets // 2
-    exact = each // 2
-    wide = each - exact
+    exact, wide = each // 2, each - each // 2
     if max_distance <= exact:
         single = f"buckets of one distance reach up to {exact}"
         raise ValueError(f"max_distance is {max_distance}, but {single}; give more.")
@@ -363,5 +352,5 @@ def _check_embeddings(x, embed_dim: int, offset) -> None:
     checks.check_size("offset", offset)
     checks.check_floating("x", x)
     if x.dim() != 3 or x.shape[-1] != embed_dim:
-        wanted = f"(batch, length, embed_dim={embed_dim})"
+        wanted = f"(batch, length, {embed_dim=})"
         raise ValueError(f"x has shape {checks.shape_of(x)}; give {wanted}.")

@@ -41,8 +41,7 @@ class MiniLM(NamedTuple):
 
     config: `config.json` as it stands in the file.
     tokenizer: the fast BERT tokenizer of `transformers`; it adds [CLS] and [SEP].
-    weights: 103 float32 tensors by their name in the file, sorted; the names are in
-        `encoder.py`. A linear layer's weight is (out_features, in_features).
+    weights: 103 float32 tensors by their name in the file, sorted (see `encoder.py`).
     """
 
     config: dict
@@ -53,8 +52,7 @@ class MiniLM(NamedTuple):
 def load_minilm() -> MiniLM:
     """Return the config, tokenizer and weights of all-MiniLM-L6-v2, verified.
 
-    Raises FileNotFoundError if the files cannot be found (see `find_minilm`), and
-    ValueError if they are not those of this model.
+    Raises FileNotFoundError if they cannot be found, ValueError if they are others.
 
     >>> config, tokenizer, weights = load_minilm()
     >>> tokenizer.tokenize("The cat sat.")
@@ -85,8 +83,7 @@ def _from_environment() -> Path | None:
         return None
     folder = Path(name).expanduser()
     if missing := _missing(folder):
-        lacks = f"{name}, which lacks {', '.join(missing)}"
-        raise FileNotFoundError(f"MINILM_DIR is {lacks}; correct it, or unset it.")
+        raise FileNotFoundError(f"MINILM_DIR is {name}, which lacks {missing}.")
     return folder
 
 
@@ -101,14 +98,14 @@ def _from_package() -> Path | None:
 def _from_cache() -> Path | None:
     try:
         folder = _snapshot(local_files_only=True)
+        return None if _missing(folder) else folder  # a broken download leaves a part
     except FileNotFoundError:
         return None
-    return None if _missing(folder) else folder  # a broken download leaves a part
 
 
 def _download() -> Path:
     try:
-        return _snapshot(local_files_only=False)
+        return _snapshot()
     except Exception as error:  # each version of the hub's client raises its own types
         raise FileNotFoundError(
             f"{MODEL} could neither be found nor downloaded. Either `pip install "
@@ -116,12 +113,11 @@ def _download() -> Path:
         ) from error
 
 
-def _snapshot(*, local_files_only: bool) -> Path:
+def _snapshot(**options) -> Path:
     from huggingface_hub import snapshot_download
 
-    # token=False: a public model, no account is needed
-    options = {"revision": REVISION, "allow_patterns": list(FILES), "token": False}
-    return Path(snapshot_download(MODEL, local_files_only=local_files_only, **options))
+    options |= {"revision": REVISION, "allow_patterns": list(FILES)}
+    return Path(snapshot_download(MODEL, token=False, **options))  # needs no account
 
 
 def _missing(folder: Path) -> list[str]:
@@ -132,17 +128,16 @@ def _config(path: Path) -> dict:
     try:
         config = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is no JSON object. {_remedy(path)}") from error
-    wrong = {key: config.get(key) for key in SHAPE if config.get(key) != SHAPE[key]}
-    if wrong:
-        right = {key: SHAPE[key] for key in wrong}
-        raise ValueError(f"{path} is of another model: {wrong}, not {right}.")
+        raise _damaged(path, "is no JSON object") from error
+    shape = {key: config.get(key) for key in SHAPE}
+    if shape != SHAPE:
+        raise ValueError(f"{path} is of another model: {shape}, not {SHAPE}.")
     return config
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
     data = path.read_bytes()  # once: what is hashed is what is parsed
-    _verify(path, "bytes", data, SHA256)
+    _verify(path, "content", data, SHA256)
     tensors = safetensors.torch.load(data)
     # Sorted: safetensors' own order varies. The one table of integers is no weight.
     return {name: w for name, w in sorted(tensors.items()) if w.is_floating_point()}
@@ -151,12 +146,9 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
 def _tokenizer(folder: Path):
     from transformers import AutoTokenizer  # here, because it takes seconds
 
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(folder),
-        local_files_only=True,
-        trust_remote_code=False,
-        clean_up_tokenization_spaces=True,  # unset, some versions warn
-    )
+    options = {"local_files_only": True, "trust_remote_code": False}
+    options["clean_up_tokenization_spaces"] = True  # unset, some versions warn
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
     # in the order of their ids; an id without a token is None, which differs, too
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     vocabulary = "\n".join(map(str, tokens)).encode()
@@ -167,10 +159,9 @@ def _tokenizer(folder: Path):
 def _verify(path: Path, part: str, data: bytes, expected: str) -> None:
     digest = hashlib.sha256(data).hexdigest()
     if digest != expected:
-        found = f"the SHA-256 of its {part} is {digest}, not {expected}"
-        raise ValueError(f"{path} is damaged or another: {found}. {_remedy(path)}")
+        raise _damaged(path, f"has a {part} of SHA-256 {digest}, not {expected}")
 
 
-def _remedy(path: Path) -> str:
-    again = f"`pip install --force-reinstall {PACKAGE}`"
-    return f"Delete {path.resolve()} and load again to download it, or {again}."
+def _damaged(path: Path, problem: str) -> ValueError:
+    again = f"load again to download it, or `pip install --force-reinstall {PACKAGE}`"
+    return ValueError(f"{path} {problem}. Delete {path.resolve()} and {again}.")
