@@ -20,15 +20,9 @@ def markdown(name, source):
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
 
 
-def code(number, source, *outputs):
-    return {
-        "cell_type": "code",
-        "id": f"code-{number}",
-        "execution_count": number,
-        "metadata": {},
-        "outputs": list(outputs),
-        "source": source,
-    }
+def code(number, source, *outputs, **metadata):
+    cell = {"cell_type": "code", "id": f"code-{number}", "execution_count": number}
+    return cell | {"metadata": metadata, "outputs": list(outputs), "source": source}
 
 
 def stream(text, name="stdout"):
@@ -48,19 +42,15 @@ def shown(caption, png="iVBO"):
 
 def good():
     """A notebook that breaks no rule."""
-    setup = code(1, house.SETUP_CELL)
-    return {
-        "cells": [
-            markdown("first", f"{FIRST}\n{house.SETUP_LINE}"),
-            {**setup, "metadata": dict(house.FOLDED)},
-            code(2, "print(shares)", stream("0.125 and 1e-05\n")),
-            code(3, "show(figure)", *shown(CAPTION)),
-            markdown("last", LAST),
-        ],
-        "metadata": house.METADATA,
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+    cells = [
+        markdown("first", f"{FIRST}\n{house.SETUP_LINE}"),
+        code(1, house.SETUP_CELL, **house.FOLDED),
+        code(2, "print(shares)", stream("0.125 and 1e-05\n")),
+        code(3, "show(figure)", *shown(CAPTION)),
+        markdown("last", LAST),
+    ]
+    kind = {"metadata": house.METADATA, "nbformat": 4, "nbformat_minor": 5}
+    return {"cells": cells, **kind}
 
 
 def findings(folder, book, name="01_good.ipynb"):
@@ -86,10 +76,10 @@ def replaces(index, old, new):
 
 
 def appends(index, line):
-    """The source of a cell has one more line."""
-    return lambda nb: nb["cells"][index].update(
-        source=nb["cells"][index]["source"] + "\n" + line
-    )
+    def breaks(nb):
+        nb["cells"][index]["source"] += "\n" + line
+
+    return breaks
 
 
 def says(text, **mimes):

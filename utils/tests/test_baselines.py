@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from utils import heads
 from utils.attention import MultiHeadAttention
 from utils.baselines import (
     Table,
@@ -20,16 +21,9 @@ from utils.baselines import (
     uniform_attention,
     untrained_copy,
 )
-from utils.heads import (
-    at_offset,
-    induction,
-    js_divergence,
-    normalised_entropy,
-    previous_token,
-    record_attention,
-)
 from utils.masks import causal_mask, padding_mask
 from utils.models import CausalLM
+from utils.recording import record_attention
 from utils.tests.helpers import SCHEMES, attention_under
 
 B, L, E, H, V = 3, 7, 16, 4, 23
@@ -47,7 +41,7 @@ def test_uniform_attention_is_one_over_the_number_of_visible_keys(mask):
     for row, visible in zip(found.flatten(0, 2), full.flatten(0, 2)):
         n = int(visible.sum())
         assert row.tolist() == pytest.approx([x / n for x in visible.tolist()])
-    assert_close(normalised_entropy(found, mask=mask), torch.ones(B, 2))
+    assert_close(heads.normalised_entropy(found, mask=mask), torch.ones(B, 2))
     assert_close(uniform_attention(mask.shape, mask).expand_as(found), found)
 
 
@@ -108,7 +102,7 @@ def test_an_untrained_copy_of_torch_layers_and_of_what_cannot_be_redrawn():
 
 def mean_entropies(model, inputs, mask):
     weights = record_attention(model, *inputs)
-    return [normalised_entropy(x, mask=mask).nanmean(0) for x in weights]
+    return [heads.normalised_entropy(x, mask=mask).nanmean(0) for x in weights]
 
 
 def wanted(layers, num_heads=H):
@@ -117,16 +111,9 @@ def wanted(layers, num_heads=H):
     return [*0.05 + 0.85 * torch.rand(layers, num_heads, generator=generator)]
 
 
-class Padded(nn.Module):
-    """PyTorch's encoder with the course's mask."""
-
-    def __init__(self):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(E, H, 32, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, x, mask):
-        return self.encoder(x, src_key_padding_mask=~mask[:, 0, 0])
+def encoder():
+    layer = nn.TransformerEncoderLayer(E, H, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 Theirs = partial(nn.MultiheadAttention, E, H, batch_first=True)
@@ -134,7 +121,7 @@ CASES = {
     **{name: (partial(lm, name), (IDS,), causal_mask(L)) for name in SCHEMES},
     "layer": (partial(MultiHeadAttention, E, H, bias=False), (X,), None),
     "grouped": (partial(MultiHeadAttention, E, H, num_kv_heads=2), (X,), None),
-    "torch": (Padded, (X, PADDING), PADDING),
+    "torch": (encoder, (X, None, ~PADDING[:, 0, 0]), PADDING),
     "kdim": (partial(Theirs, kdim=5), (X, X[..., :5], X), None),
 }
 
@@ -185,19 +172,13 @@ def test_of_the_chosen_queries_a_sharp_baseline_beats_a_flat_one(queries):
     model, target = MultiHeadAttention(E, 16), torch.full((1, 16), 0.1)
     sharp = entropy_matched_copy(model, X, target, queries=queries)
     (flat,), (found,) = (record_attention(each, X) for each in (model, sharp))
-    entropies = normalised_entropy(found, queries=queries)
+    entropies = heads.normalised_entropy(found, queries=queries)
     assert_close(entropies.mean(0), target[0], atol=0.01, rtol=0)
-    scores = [previous_token(each, queries=queries) for each in (flat, found)]
+    scores = [heads.previous_token(each, queries=queries) for each in (flat, found)]
     assert best_of(scores[1]).mean() > best_of(scores[0]).mean() + 0.05
 
 
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = MultiHeadAttention(E, H)
-
-    def forward(self, x):
-        return self.layer(self.layer(x)[0])
+TWICE = nn.Sequential(*[nn.TransformerEncoderLayer(E, H, 32, batch_first=True)] * 2)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +186,7 @@ class Twice(nn.Module):
     [
         ("layer 0.*Equal keys", None, X[:, :1].expand(B, L, E), wanted(1)),
         ("0 to 1", None, X, torch.full((1, H), 1.5)),  # in nats?
-        ("called twice", Twice(), X, wanted(2)),
+        ("called twice", TWICE, X, wanted(2)),
         (r"needs .* \[4\] heads", None, X, wanted(2)),
         (r"needs .* \[4\] heads", None, X, wanted(1, 3)),
         (r"needs .* \[4\] heads", None, X, torch.ones(H)),
@@ -241,15 +222,15 @@ BASELINES = {"even": uniform_attention(MASK.shape, MASK), "untrained": FRESH}
 
 def test_a_row_per_head_with_the_same_metric_of_every_baseline():
     before = [x.clone() for x in LAYERS]
-    table = score_table(previous_token, LAYERS, BASELINES, mask=MASK)
+    table = score_table(heads.previous_token, LAYERS, BASELINES, mask=MASK)
     assert_close(LAYERS, before, rtol=0, atol=0)
     assert len(table) == 6
-    even = previous_token(BASELINES["even"].expand(6, 1, 8, 8), mask=MASK)[:, 0]
+    even = heads.previous_token(BASELINES["even"].expand(6, 1, 8, 8), mask=MASK)[:, 0]
     for i, row in enumerate(table):
         layer, head = divmod(i, 3)
         assert row.name == f"L{layer} H{head}"
-        value = previous_token(LAYERS[layer], mask=MASK)[:, head]
-        fresh = previous_token(FRESH[layer], mask=MASK)[:, head]
+        value = heads.previous_token(LAYERS[layer], mask=MASK)[:, head]
+        fresh = heads.previous_token(FRESH[layer], mask=MASK)[:, head]
         assert row.value == pytest.approx(value.mean().item())
         means = {"even": even.mean().item(), "untrained": fresh.mean().item()}
         assert row.baselines == pytest.approx(means)
@@ -263,22 +244,22 @@ def test_a_row_per_head_with_the_same_metric_of_every_baseline():
 def test_the_baseline_has_the_mask_of_the_finding():
     """Uniform attention has no lift over uniform attention under its own mask."""
     even = uniform_attention((6, 1, 8, 8), MASK)
-    (row,) = score_table(previous_token, even, {"even": even}, mask=MASK)
+    (row,) = score_table(heads.previous_token, even, {"even": even}, mask=MASK)
     assert row.name == "head 0" and row.lift == 0 and row.lift_interval == (0, 0)
     padded = {"even": uniform_attention((8, 8), causal_mask(8))}
     with pytest.raises(ValueError, match="mask= hides"):
-        score_table(previous_token, even, padded, mask=MASK)
+        score_table(heads.previous_token, even, padded, mask=MASK)
 
 
 def test_if_you_choose_the_best_the_baselines_choose_too():
-    (row,) = score_table(previous_token, LAYERS, BASELINES, best=True, mask=MASK)
-    each = score_table(previous_token, LAYERS, BASELINES, mask=MASK)
+    (row,) = score_table(heads.previous_token, LAYERS, BASELINES, best=True, mask=MASK)
+    each = score_table(heads.previous_token, LAYERS, BASELINES, mask=MASK)
     best = max(each, key=lambda row: row.value)
     assert (row.name, row.value) == (f"best: {best.name}", best.value)
     assert row.baselines["untrained"] == max(x.baselines["untrained"] for x in each)
     assert row.lift < best.lift  # beside it stood one untrained head, not the best
 
-    scores = [at_offset(x, by, mask=MASK) for x in FRESH for by in (-1, -2, -3)]
+    scores = [heads.at_offset(x, by, mask=MASK) for x in FRESH for by in (-1, -2, -3)]
     row = compare(best_of(*scores), {})  # the offset may be chosen, too
     assert row.value == pytest.approx(max(x.mean(0).max().item() for x in scores))
 
@@ -287,7 +268,7 @@ def test_sequences_in_which_a_score_is_not_defined_are_left_out():
     ids, causal = torch.arange(8).repeat(6, 1), causal_mask(8)
     ids[:2, 3] = 0  # only here a token comes back
     even = uniform_attention((6, 3, 8, 8), causal)
-    table = score_table(induction, even, {"even": even}, mask=causal, ids=ids)
+    table = score_table(heads.induction, even, {"even": even}, mask=causal, ids=ids)
     assert {row.sequences for row in table} == {2}
     assert table[0].value == pytest.approx(1 / 4)
     with pytest.raises(ValueError, match="defined in no sequence"):
@@ -340,10 +321,10 @@ SQUARE = attention_under(None, 3, 3, 8)  # as many heads as sequences
 @pytest.mark.parametrize(
     ("words", "metric", "weights", "baselines"),
     [
-        ("'x' has shapes", previous_token, SQUARE, {"x": [SQUARE] * 2}),
-        ("has shapes .* not", previous_token, SQUARE, {"x": SQUARE[:, :, 1:]}),
-        ("empty list", previous_token, [], {}),
-        ("metric returned", js_divergence, SQUARE, {}),
+        ("'x' has shapes", heads.previous_token, SQUARE, {"x": [SQUARE] * 2}),
+        ("has shapes .* not", heads.previous_token, SQUARE, {"x": SQUARE[:, :, 1:]}),
+        ("empty list", heads.previous_token, [], {}),
+        ("metric returned", heads.js_divergence, SQUARE, {}),
     ],
 )
 def test_what_does_not_fit_in_a_table_is_refused(words, metric, weights, baselines):

@@ -142,8 +142,7 @@ def asked_causal(layer, x, mask, need_weights, **options):
     if not layer.batch_first:
         x, changed = x.transpose(0, 1), changed.transpose(0, 1)
     try:
-        before = layer(x, x, x, **options)[0]
-        after = layer(changed, changed, changed, **options)[0]
+        before, after = (layer(t, t, t, **options)[0] for t in (x, changed))
     except RuntimeError:
         return "error"
     first = (slice(None), 0) if layer.batch_first else 0
@@ -182,9 +181,9 @@ def test_row_7_is_causal_is_a_promise(options, switched_off, x, request):
 
 
 def test_row_7_elsewhere():
-    q, k, v = torch.zeros(1, 2, 4), torch.zeros(1, 5, 4), torch.eye(5)[None]
+    q, k, v = torch.zeros(2, 4), torch.zeros(5, 4), torch.eye(5)
     upper_left = torch.ones(2, 5).tril().bool()
-    assert torch.equal(sdpa(q, k, v, is_causal=True)[0] > 0, upper_left)
+    assert torch.equal(sdpa(q, k, v, is_causal=True) > 0, upper_left)
     assert not torch.equal(causal_mask(2, 5), upper_left)
     with pytest.raises(TypeError):
         pair()[1](text(3, 5, 8), is_causal=True)
@@ -273,12 +272,9 @@ def test_row_13_returned_weights_were_dropped_out(x):
 
 
 def test_row_14_the_number_of_heads_is_not_in_the_file(theirs, ours, x):
-    four = nn.MultiheadAttention(8, 4, batch_first=True)
-    four.load_state_dict(theirs.state_dict())
-    assert not torch.allclose(four(x, x, x)[0], theirs(x, x, x)[0], atol=1e-2)
-    our_four = MultiHeadAttention(8, 4)
-    our_four.load_state_dict(ours.state_dict())
-    assert not torch.allclose(our_four(x)[0], ours(x)[0], atol=1e-2)
+    for two, four in zip((theirs, ours), pair(num_heads=4, batch_first=True)):
+        four.load_state_dict(two.state_dict())
+        assert not torch.allclose(four(x, x, x)[0], two(x, x, x)[0], atol=1e-2)
 
 
 def test_row_15_kdim_and_vdim_are_sizes_of_the_inputs():
@@ -361,23 +357,22 @@ def test_the_encoder_never_calls_what_it_holds(x):
 
 
 def test_interleaved_rows_fit_and_are_wrong_until_they_are_sorted(theirs, x):
-    file, sorted_again = theirs.state_dict(), theirs.state_dict()
+    file, sorted_again = (copy.deepcopy(theirs.state_dict()) for _ in range(2))
     for name in ("in_proj_weight", "in_proj_bias"):
         rows = file[name].unflatten(0, (3, 2, 4)).transpose(0, 1)  # (head, qkv, dim)
         file[name] = rows.flatten(0, 2)
         sorted_again[name] = rows.transpose(0, 1).flatten(0, 2)
-    loaded = nn.MultiheadAttention(8, 2, batch_first=True)
-    loaded.load_state_dict(file)
-    assert not torch.allclose(loaded(x, x, x)[0], theirs(x, x, x)[0], atol=1e-2)
-    loaded.load_state_dict(sorted_again)
-    assert torch.equal(loaded(x, x, x)[0], theirs(x, x, x)[0])
+    wanted = theirs(x, x, x)[0]
+    theirs.load_state_dict(file)
+    assert not torch.allclose(theirs(x, x, x)[0], wanted, atol=1e-2)
+    theirs.load_state_dict(sorted_again)
+    assert torch.equal(theirs(x, x, x)[0], wanted)
 
 
-def test_a_key_bias_changes_nothing(theirs, ours, x):
-    output = ours(x)[0].detach()
-    with torch.no_grad():
-        ours.key_proj.bias.add_(text(8, seed=4))
-    close(ours(x)[0].detach(), output)
-    with torch.no_grad():
-        ours.query_proj.bias.add_(text(8, seed=4))
+def test_a_key_bias_changes_nothing(ours, x):
+    ours.requires_grad_(False)
+    output = ours(x)[0]
+    ours.key_proj.bias.add_(text(8, seed=4))
+    close(ours(x)[0], output)
+    ours.query_proj.bias.add_(text(8, seed=4))
     assert not torch.allclose(ours(x)[0], output, atol=1e-2)
