@@ -29,8 +29,7 @@ def repeated_tokens(
     fixed one, a model could attend a fixed number of positions back without using the
     tokens. Targets count where they can be known: from the first repetition on.
     distinct: no token occurs twice in a period, so that a token determines the next
-        one; and targets count only from the second token of a repetition on, because
-        the first one cannot be known from the token before it.
+        one; targets count only from the second token of a repetition on.
     Source: Olsson et al. 2022, "repeated random tokens".
 
     >>> generator = torch.Generator().manual_seed(0)
@@ -41,11 +40,9 @@ def repeated_tokens(
     shortest, longest = periods
     check_size("shortest period", shortest, least=1)
     check_size("longest period", longest, least=shortest)
-    if distinct:
-        tokens = _distinct_tokens(generator, batch, longest, vocab_size)
-    else:
-        size = max(longest, length + 1)
-        tokens = _random_tokens(generator, batch, size, vocab_size)
+    size = longest if distinct else max(longest, length + 1)
+    draw = _distinct_tokens if distinct else _random_tokens
+    tokens = draw(generator, batch, size, vocab_size)
     period = torch.randint(shortest, longest + 1, (batch, 1), generator=generator)
     positions = torch.arange(length + 1).expand(batch, -1)
     rows = tokens.gather(1, positions % period)  # (batch, length + 1)
@@ -127,10 +124,7 @@ class Corpus:
         return windows[:, :-1], windows[:, 1:]
 
     def windows(self, length: int, part: str = "validation") -> tuple[Tensor, Tensor]:
-        """Return a part cut in windows that do not overlap, and their next tokens.
-
-        What is left at the end, too short for a window, is left out.
-        """
+        """Return a part cut in windows that do not overlap, and their next tokens."""
         windows = self._part(part, length).unfold(0, length + 1, length)
         return windows[:, :-1], windows[:, 1:]  # (windows, length) each
 
@@ -140,16 +134,14 @@ class Corpus:
         check_size("length", length, least=1)
         ids = getattr(self, part)
         if len(ids) <= length:
-            short = f"{part} has {len(ids)} tokens"
-            raise ValueError(f"length is {length}, but {short}: windows do not fit.")
+            raise ValueError(f"windows of {length=} do not fit in {len(ids)} tokens.")
         return ids
 
 
 def python_docs(unit: str = "words") -> Corpus:
     """Return Python's own documentation (`pydoc_data.topics`) as a Corpus.
 
-    unit: "words" (with the space before them, so that joining them gives the text) or
-        "characters".
+    unit: "words" (with the space before them) or "characters".
     The text differs between versions of Python. A paragraph of several topics is kept
     once, so that no text of the validation part occurs in the training part.
     """
@@ -191,6 +183,5 @@ def split_text(texts: list[str]) -> tuple[str, str]:
     paragraphs = [*once.values()]
     cut, size = 0, sum(map(len, paragraphs)) * 0.9
     while size > 0:
-        size -= len(paragraphs[cut])
-        cut += 1
+        cut, size = cut + 1, size - len(paragraphs[cut])
     return "\n\n".join(paragraphs[:cut]), "\n\n".join(paragraphs[cut:])

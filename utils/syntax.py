@@ -25,6 +25,7 @@ from utils.treebank import Sentence
 
 NOT_GRAMMAR = ("root", "punct")  # the root has no head; Clark et al. leave out both
 DIRECTIONS = ("to head", "to dependent")  # where a word should attend
+
 # --- from subword tokens to words ---
 
 
@@ -70,8 +71,7 @@ def word_maps(weights: Tensor, word_of: Tensor, words: int) -> Tensor:
     """Return the weights between words (batch, heads, words, words).
 
     The weight on a word is the sum over its subword tokens; the weight of a word as a
-    query is the mean over its own. What is missing to 1 went to tokens that belong to
-    no word, [CLS] and [SEP].
+    query is the mean over its own. What is missing to 1 went to [CLS] and [SEP].
     weights (batch, heads, pieces, pieces); word_of (batch, pieces), -1 = no word.
     Source: Clark et al. 2019, section 4.1.
 
@@ -82,10 +82,8 @@ def word_maps(weights: Tensor, word_of: Tensor, words: int) -> Tensor:
     """
     check_layout("weights", weights, "(batch, heads, pieces, pieces)", 4)
     if not word_of.shape == weights.shape[::2] == weights.shape[::3]:
-        raise ValueError(
-            f"word_of has shape {shape_of(word_of)} and weights {shape_of(weights)}; "
-            "give (batch, pieces) and (batch, heads, pieces, pieces)."
-        )
+        shapes = f"word_of has shape {shape_of(word_of)}, weights {shape_of(weights)}"
+        raise ValueError(f"{shapes}; give one word for each piece.")
     belongs = F.one_hot(word_of + 1, words + 1)[..., 1:]  # (batch, pieces, words)
     belongs = belongs[:, None].to(weights.dtype)
     share = belongs / belongs.sum(dim=-2, keepdim=True).clamp(min=1)
@@ -129,15 +127,13 @@ def read_words(
         width = lengths[rows[0]]  # the longest
         words = max(len(sentences[row].words) for row in rows)
         ids = torch.tensor([split[r][0] + [0] * (width - lengths[r]) for r in rows])
-        word_of = [split[r][1] + [-1] * (width - lengths[r]) for r in rows]
-        word_of = torch.tensor(word_of)  # (rows, width)
+        padded = [split[r][1] + [-1] * (width - lengths[r]) for r in rows]
+        word_of = torch.tensor(padded)  # (rows, width)
         count = F.one_hot(word_of + 1, words + 1)[..., 1:].sum(dim=1)
         mask = padding_mask([lengths[r] for r in rows], width)
         layers = record_attention(model, ids, mask)
         if most is None:
-            heads = [
-                (i, head) for i, x in enumerate(layers) for head in range(len(x[0]))
-            ]
+            heads = [(i, j) for i, x in enumerate(layers) for j in range(x.shape[1])]
             names = tuple(f"{layer}.{head}" for layer, head in heads)
             shape = (len(split), longest, len(names))
             most = torch.full(shape, -1, dtype=torch.int16)
@@ -185,8 +181,7 @@ class Arcs(NamedTuple):
 def arcs_of(reading: Reading, direction: str) -> Arcs:
     """Return the arcs between words that have tokens, punctuation and roots left out.
 
-    direction: "to head": the dependent should attend to its head; "to dependent": the
-    other way round, one arc for each dependent.
+    direction: "to head" (the dependent should attend to its head) or "to dependent".
     """
     check_choice("direction", direction, DIRECTIONS)
     found = []
@@ -230,7 +225,7 @@ def best_offset(arcs: Arcs) -> tuple[int, float]:
 def permuted(arcs: Arcs, generator: torch.Generator) -> Arcs:
     """Return the arcs with the partners of each sentence in random order.
 
-    A word stays the partner of as many words. An arc from a word to itself is left out.
+    An arc from a word to itself is left out.
     """
     order = torch.randperm(len(arcs.word), generator=generator)
     # at random within each sentence: a stable sort of what was shuffled
@@ -284,15 +279,15 @@ def held_out(
     chosen = arcs_of(first, direction).of(relation)
     reported = arcs_of(other, direction).of(relation)
     if not (len(chosen.word) and len(reported.word)):
+        times = f"{len(chosen.word)} times in the first sentences"
         raise ValueError(
-            f"{relation} occurs {len(chosen.word)} times in the first sentences, "
-            f"{len(reported.word)} times in the others; both need one at least."
+            f"{relation} occurs {times}, {len(reported.word)} times in the others."
         )
     scores = accuracies(first, chosen)
     head, (offset, offset_chosen) = scores.argmax().item(), best_offset(chosen)
     by_head, by_offset = hits(other, reported)[:, head], offsets(reported) == offset
-    right = torch.stack([by_head, by_offset], dim=1).float()
-    right = torch.cat([right, right[:, :1] - right[:, 1:]], dim=1)
+    a, b = by_head.float(), by_offset.float()
+    right = torch.stack([a, b, a - b], dim=1)  # (arcs, 3)
     accuracy, offset_accuracy, lift = right.mean(dim=0).tolist()
     ends = bootstrap(right, reported.sentence, len(other.sentences), seed=seed)
     intervals = [tuple(column) for column in ends.mT.tolist()]
