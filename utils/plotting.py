@@ -66,17 +66,11 @@ def show(figure: Figure, caption: str | None = None) -> None:
     """
     caption = _own_caption(figure) if caption is None else caption
     if not isinstance(caption, str) or len(caption.split()) < 5:
-        raise ValueError(
-            f"caption is {caption!r}; say in a sentence what the figure shows."
-        )
+        raise ValueError(f"caption is {caption!r}; say in a sentence what is shown.")
     png = io.BytesIO()
-    figure.savefig(
-        png,
-        format="png",
-        bbox_inches="tight",
-        pad_inches="layout",  # adds no margin to a figure that is WIDEST already
-        metadata={"Software": None},
-    )
+    # "layout" adds no margin to a figure that is WIDEST already
+    tight = {"bbox_inches": "tight", "pad_inches": "layout"}
+    figure.savefig(png, format="png", metadata={"Software": None}, **tight)
     plt.close(figure)
     encoded = base64.b64encode(png.getvalue()).decode()
     # Two outputs, because of several forms of one output a page shows only one. The
@@ -107,7 +101,7 @@ def heatmap(
     annotate: write the numbers (default: where they fit, up to 8 x 8).
     The figure knows what it shows: `show(ax.figure)` needs no caption.
     Raises ValueError for NaN, and for infinite or (unless `signed`) negative cells
-    that the mask does not hide; TypeError for a mask that is not bool.
+    that the mask does not hide.
     """
     matrix = _checked_matrix(matrix)
     rows, columns = matrix.shape
@@ -190,11 +184,9 @@ def plot_heads(
     keys = _if_they_fit("keys", keys, width, side)
     figure = _panels(lines, tokens, keys, mask, side)
     panels = [ax for ax in figure.axes if ax.axison]
-    if several:
-        for layer, ax in enumerate(
-            ax for ax in panels if ax.get_subplotspec().is_first_col()
-        ):
-            ax.set_ylabel(f"layer {layer}", fontsize=8)
+    first = [ax for ax in panels if ax.get_subplotspec().is_first_col()]
+    for layer, ax in enumerate(first if several else []):
+        ax.set_ylabel(f"layer {layer}", fontsize=8)
     if titles is None and several:  # the numbers of the heads, above the first layer
         titles = [f"head {head}" for head in range(len(layers[0]))]
     for ax, title in zip(panels, titles or called):
@@ -233,13 +225,8 @@ def _panel(ax: Axes, matrix: Tensor, mask: Tensor, one_picture: bool) -> None:
     """Draw a small heat map; seaborn's would draw the whole figure anew for each."""
     rows, columns = matrix.shape
     _hatch_hidden(ax, mask)
-    ax.pcolormesh(
-        np.ma.masked_array(matrix.numpy(), ~mask.numpy()),
-        vmin=0.0,
-        vmax=1.0,
-        cmap="viridis",
-        rasterized=one_picture,
-    )
+    cells = np.ma.masked_array(matrix.numpy(), ~mask.numpy())
+    ax.pcolormesh(cells, vmin=0.0, vmax=1.0, cmap="viridis", rasterized=one_picture)
     ax.set(xlim=(0, columns), ylim=(rows, 0))
     ax.spines[:].set_visible(False)
 
@@ -258,10 +245,8 @@ def _hatch_hidden(ax: Axes, mask: Tensor) -> None:
 def _checked_matrix(matrix) -> Tensor:
     matrix = torch.as_tensor(matrix).detach().cpu().float()
     if matrix.dim() != 2 or 0 in matrix.shape:
-        raise ValueError(
-            f"the matrix has shape {tuple(matrix.shape)}; give (queries, keys), "
-            "e.g. weights[0, 0] of (batch, heads, queries, keys)."
-        )
+        shape = tuple(matrix.shape)
+        raise ValueError(f"the matrix has shape {shape}; give (queries, keys).")
     if matrix.isnan().any():
         raise ValueError("the matrix contains NaN; find out where before drawing it.")
     return matrix
@@ -270,15 +255,10 @@ def _checked_matrix(matrix) -> Tensor:
 def _largest(cells: Tensor, signed: bool) -> float:
     """Return the largest size among the cells that are drawn."""
     if cells.isinf().any():
-        raise ValueError(
-            "the matrix contains inf or -inf, which no colour stands for; pass mask= "
-            "(bool, True = may be read) to draw those cells apart."
-        )
+        raise ValueError("the matrix contains inf or -inf; hide those cells by mask=.")
     if not signed and (cells < -ROUNDING).any():
-        raise ValueError(
-            f"the matrix contains {cells.min():.3g}; for values below 0 give "
-            "signed=True."
-        )
+        least = f"the matrix contains {cells.min():.3g}"
+        raise ValueError(f"{least}; for values below 0 give signed=True.")
     return float(cells.abs().max()) if cells.numel() else 0.0
 
 
@@ -342,8 +322,7 @@ def _own_caption(figure: Figure) -> str:
         return figure.caption
     if not said:
         raise ValueError(
-            "only heatmap and plot_heads know what they drew; say it of this figure: "
-            "show(figure, caption), a sentence with its numbers."
+            "only heatmap and plot_heads know what they drew: show(figure, caption)."
         )
     if len(said) == 1:
         return said[0][1]
@@ -421,12 +400,8 @@ def names(tokens: list[str] | None, size: int) -> list[str]:
     if not tokens:
         return [str(position) for position in range(size)]
     tokens = [visible(token) for token in tokens]
-    return [
-        token
-        if tokens.count(token) == 1
-        else token + str(position).translate(SUBSCRIPT)
-        for position, token in enumerate(tokens)
-    ]
+    numbers = [str(position).translate(SUBSCRIPT) for position in range(len(tokens))]
+    return [t if tokens.count(t) == 1 else t + n for t, n in zip(tokens, numbers)]
 
 
 def visible(token: str) -> str:

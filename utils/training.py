@@ -58,14 +58,13 @@ def train(
 
     make_batch: make_batch(generator) -> (inputs, targets).
     seed: of the generator and of dropout; the caller's own random state is left alone.
-    learning_rate: the highest one of AdamW (Loshchilov and Hutter 2019). It is reached
-        after `warmup` steps, and then falls to 0 along half a cosine.
+    learning_rate: the highest one of AdamW, see `learning_rate_at`.
     loss: loss(model(inputs), targets) -> a tensor with one number.
     evaluate: evaluate(model) -> anything; called in eval mode, without gradients,
         before the first step, after every `every` steps, and after the last.
     progress: show a bar with the loss; the environment's TQDM_DISABLE=1 hides all.
-
     The stop button ends it early. The model is left in eval mode.
+    Source: Loshchilov and Hutter 2019 (AdamW).
 
     >>> def double(generator):
     ...     x = torch.randn(8, 1, generator=generator)
@@ -119,9 +118,8 @@ def train_many(
     Each copy is what `train` makes of it alone, up to rounding: `make_model()` is
     called after `torch.manual_seed(seed)`, data come from a generator that starts from
     seed, gradients are clipped copy by copy. The options are those of `train`.
-    On one CPU thread, eight models of two layers train 1.6 times as fast as in turn
-    with 32 features and batches of 32 x 16 tokens, and no faster with twice as many.
-    The models must draw no random numbers: build them with dropout=0.
+    The smaller the models, the more time it saves. They must draw no random numbers:
+    build them with dropout=0.
     """
     _check(steps, learning_rate, warmup, every)
     models = []
@@ -200,8 +198,7 @@ def _check(steps, learning_rate, warmup, every) -> None:
     checks.check_size("warmup", warmup)
     checks.check_size("every", every, least=1)
     if 0 < steps < warmup:
-        rises = f"the learning rate rises for warmup={warmup} steps"
-        raise ValueError(f"steps is {steps}, but {rises}; give a smaller warmup.")
+        raise ValueError(f"steps is {steps}, but the rate rises for {warmup=} steps.")
 
 
 @contextmanager

@@ -86,11 +86,11 @@ def view_heads(
         layer, as `record_attention` returns; or one such tensor, for one layer.
     tokens: the words of the queries, and of the keys unless `key_tokens` is given.
     mask: bool, True = may be read, broadcast to (queries, keys). It decides what is
-        drawn as hidden, and the null: the even spread over what may be read.
+        drawn as hidden, and the baseline: uniform attention to what may be read.
     labels: a few words on some heads, by (layer, head), counted from 0; the first of
         these heads is shown first.
-    Weights are stored to 0.001. Raises ValueError for what is not a softmax, for a
-    batch of sentences, and for a view of more than a megabyte.
+    Weights are stored to 0.001. Raises ValueError for what is not a softmax of one
+    sentence, and for a view of more than a megabyte.
     """
     layers = checked_layers(weights)
     rows, columns = layers[0].shape[1:]
@@ -131,43 +131,33 @@ def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
     """Refuse what softmax under this mask cannot have made."""
     for number, layer in enumerate(layers):
         if not ((layer >= -ROUNDING) & (layer <= 1 + SUM_TOLERANCE)).all():
-            raise ValueError(
-                f"the weights of layer {number} contain NaN or values outside 0 to 1: "
-                "give attention after the softmax."
-            )
+            outside = f"layer {number} contains NaN or values outside 0 to 1"
+            raise ValueError(f"{outside}: give attention after the softmax.")
         sums = layer.sum(dim=-1)
         wrong = ((sums - 1).abs() > SUM_TOLERANCE) & (sums.abs() > ROUNDING)
         if wrong.any():
             raise ValueError(
-                f"in layer {number} the weights of a query sum to "
-                f"{sums[wrong][0]:.3f}, not to 1: is dropout on (then model.eval()), "
-                "or are queries and keys swapped?"
+                f"in layer {number} a query's weights sum to {sums[wrong][0]:.3f}, not "
+                "to 1: is dropout on, or are queries and keys swapped?"
             )
         if (layer * ~mask > ROUNDING).any():
-            raise ValueError(
-                f"layer {number} has weights up to {(layer * ~mask).max():.3f} where "
-                "mask says that nothing is read: in mask, True = may be read."
-            )
+            where = f"layer {number} has weights where mask says that nothing is read"
+            raise ValueError(f"{where}: in mask, True = may be read.")
 
 
 def _checked_labels(labels, layers: list[Tensor]) -> dict[tuple[int, int], str]:
     places = {(n, h) for n, layer in enumerate(layers) for h in range(len(layer))}
     for place, text in labels.items():
         if place not in places or not isinstance(text, str):
-            raise ValueError(
-                f"labels hold {place!r}: {text!r}; give {{(layer, head): words}}, both "
-                "counted from 0."
-            )
+            given = f"labels hold {place!r}: {text!r}"
+            raise ValueError(f"{given}; give (layer, head): words, counted from 0.")
     return {place: legible(text) for place, text in labels.items()}
 
 
 def _check_size(count: int, size: str) -> None:
     if count > MOST_BYTES:
-        raise ValueError(
-            f"a view of {size} takes {count / 1e6:.1f} MB or more, too much for a "
-            "page: give fewer layers (weights[:2]) or heads (layer[:, :4]), or a "
-            "shorter text."
-        )
+        large = f"a view of {size} takes {count / 1e6:.1f} MB or more"
+        raise ValueError(f"{large}: give fewer layers or heads, or a shorter text.")
 
 
 def _hideable(queries: list[str], keys: list[str], square: bool) -> list[dict]:
@@ -176,11 +166,10 @@ def _hideable(queries: list[str], keys: list[str], square: bool) -> list[dict]:
     if keys[0] not in SPECIAL:
         groups = [{"name": "first token", "queries": [0][:square], "keys": [0]}]
     for special in SPECIAL:
-        at = [
-            [i for i, t in enumerate(axis) if t == special] for axis in (queries, keys)
-        ]
-        if at[1]:
-            groups.append({"name": special, "queries": at[0], "keys": at[1]})
+        in_queries = [i for i, token in enumerate(queries) if token == special]
+        in_keys = [i for i, token in enumerate(keys) if token == special]
+        if in_keys:
+            groups.append({"name": special, "queries": in_queries, "keys": in_keys})
     return groups
 
 
@@ -247,12 +236,9 @@ def _strongest_keys(head: Tensor, mask: Tensor, queries: list[str], keys) -> str
     """Return the strongest keys of each query of a longer text."""
     lines = ["<tr><th>query</th><th>strongest keys</th><th>uniform</th></tr>"]
     for query, row, may in zip(queries, printed(head), mask):
-        best = sorted(
-            may.nonzero().flatten().tolist(), key=lambda j: (-row[j].item(), j)
-        )
-        found = [
-            f"<code>{_text(keys[j])}</code> {row[j]:.2f}" for j in best[:STRONGEST]
-        ]
+        best = sorted(may.nonzero().flatten().tolist(), key=lambda j: -row[j].item())
+        strongest = best[:STRONGEST]  # of equals the first
+        found = [f"<code>{_text(keys[j])}</code> {row[j]:.2f}" for j in strongest]
         uniform = f"{1 / len(best):.2f}" if best else "–"
         lines.append(
             f"<tr>{_heading('row', query)}<td>{', '.join(found) or 'nothing'}</td>"
