@@ -16,9 +16,13 @@ html_theme_options = {
     "use_download_button": False,  # it would offer the copy made for the site
     "launch_buttons": {"colab_url": "https://colab.research.google.com"},
     "home_page_in_toc": True,
+    "navbar_persistent": [],  # one search field, at the side
+    "footer_content_items": [],
     "show_navbar_depth": 2,  # each lesson with its deeper notebook
 }
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system is
 html_static_path = ["_static"]
 html_css_files = ["course.css"]
+html_js_files = ["course.js"]
 html_copy_source = False
 copybutton_selector = ".cell_input pre, div.highlight-sh pre"
