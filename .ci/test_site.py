@@ -84,7 +84,8 @@ def test_stage(source):
 
 
 def test_words(source, course):
-    _, page = (source / "words.md").read_text(encoding="utf-8").split("\n\n## K")
+    intro, page = (source / "words.md").read_text(encoding="utf-8").split("\n\n## K")
+    assert intro.startswith("# Words\n") and "##" not in intro
     lesson = "[Lesson 01](notebooks/01_a.ipynb)"
     code = f"[code]({GITHUB}/blob/main/utils/a.py)"
     assert (
