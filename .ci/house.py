@@ -13,6 +13,9 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
 
+import reading
+from reading import is_folded, text
+
 ROOT = Path(__file__).resolve().parents[1]
 
 METADATA = {  # all that a notebook says about itself; .ci/refresh writes it
@@ -30,7 +33,9 @@ CELL_METADATA = {
     "jp-MarkdownHeadingCollapsed",
     "shows_broken",  # {exercise: [mistakes]}: what the cell shows, its checker rejects
 }
+# A folded cell shows its title, not its source: in JupyterLab, Colab and on the site.
 FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+FOLDED_TAG, TITLE = "hide-input", "# @title "
 
 # The set-up cell of every notebook, folded, and the line of Markdown right above it.
 # .ci/publish writes the repository's own address in the place of OWNER/NAME.
@@ -69,11 +74,6 @@ def rule(function):
     return function
 
 
-def text(source):
-    """Notebook files hold a text as one string or as a list of lines."""
-    return "".join(source) if isinstance(source, list) else source or ""
-
-
 class Notebook:
     """A stored notebook and what the rules ask of it."""
 
@@ -93,6 +93,21 @@ class Notebook:
     @property
     def outputs(self):
         return [(c, o) for c in self.code for o in c["outputs"]]
+
+    @property
+    def deeper(self):
+        """Whether it is the second reading of a lesson."""
+        return self.path.parent.name == "deeper"
+
+    @property
+    def core(self):
+        """Whether it is the first reading of a lesson that has a second one."""
+        return (self.path.parent / "deeper" / self.path.name).exists()
+
+    @property
+    def folder(self):
+        """The folder of the cores."""
+        return self.path.parent.parent if self.deeper else self.path.parent
 
     @property
     def setup(self):
@@ -250,6 +265,13 @@ def compared_by_nbval(book):
             ignored[-1],
             f"{len(ignored)} of {len(book.code)} outputs ignored: 1 in 10",
         )
+    if book.core or book.deeper:
+        for cell in ignored:
+            after = book.code[book.code.index(cell) + 1 :][:1]
+            if not (
+                after and is_folded(after[0]) and "assert" in text(after[0]["source"])
+            ):
+                yield cell, "ignored, and no folded cell with an assertion follows it"
     for cell in book.code:
         if "nbval-skip" in tags(cell):
             yield cell, "tagged nbval-skip: every cell is run"
@@ -266,14 +288,49 @@ def set_up_cell(book):
         yield None, "the first code cell is not SETUP_CELL of .ci/house.py: copy it"
         return
     setup = book.code[0]
-    first = Notebook(min(book.path.parent.glob("*.ipynb")))
+    first = Notebook(min(book.folder.glob("*.ipynb"), default=book.path))
     if book.setup != first.setup:
         yield setup, f"names another address than {first.path.name}: run .ci/publish"
-    if setup["metadata"] != FOLDED:
-        yield setup, f"not folded: its metadata are {FOLDED}"
     above = text(book.cells[max(book.cells.index(setup) - 1, 0)]["source"])
     if above.rpartition("\n")[2] != SETUP_LINE:
         yield setup, "the line above it is not SETUP_LINE of .ci/house.py: copy it"
+
+
+@rule
+def folding(book):
+    for cell in book.code:
+        titled = text(cell["source"]).startswith(TITLE)
+        kept = {key: cell["metadata"].get(key) for key in FOLDED}
+        marks = [kept == FOLDED, FOLDED_TAG in tags(cell)]
+        if titled and not all(marks):
+            yield cell, f"has a title, but is not folded everywhere: {REFRESH}"
+        elif not titled and (any(marks) or any(kept.values())):
+            yield cell, f"folded without a title: begin with {TITLE!r}, or unfold it"
+
+
+@rule
+def text_between(book):
+    for cell, run in reading.runs(book.cells) if book.core or book.deeper else ():
+        if run == reading.RUN + 1:
+            yield (
+                cell,
+                f"visible code cell {run} without a sentence since the last text",
+            )
+
+
+@rule
+def budget(book):
+    if not book.core:
+        return
+    asked = reading.asks(book.cells)
+    for what, most in reading.BUDGET.items():
+        if asked[what] > most:
+            yield (
+                None,
+                f"{asked[what]} {what}, {most} at most: the rest goes to deeper/",
+            )
+    if asked["stated"] != asked["minutes"]:
+        yield None, f"states {asked['stated']} minutes, but asks {asked['minutes']}"
 
 
 @rule
@@ -285,6 +342,20 @@ def size_of_cells(book):
             yield cell, "a line of more than 88 characters: run `ruff format`"
 
 
+PARTS = {  # that every lesson of its kind has
+    "core": (
+        "After this lesson you can",
+        "If you remember one thing",
+        "What you now know",
+        "Check yourself",
+        "Words of this lesson",
+        "](deeper/{name})",
+    ),
+    "deeper": ("What you now know", "](../{name})"),
+    "whole": ("You will be able to", "What you now know", "Check yourself"),
+}
+
+
 @rule
 def frame(book):
     number = book.path.name[:2]
@@ -292,9 +363,13 @@ def frame(book):
     if not re.match(rf"# {re.escape(number)} \S", begin):
         yield None, f"does not begin with '# {number} Title': number it as its file"
     whole = "\n".join(text(cell["source"]) for cell in book.markdown).lower()
-    for part in ("You will be able to", "What you now know", "Check yourself"):
+    kind = "deeper" if book.deeper else "core" if book.core else "whole"
+    for part in PARTS[kind]:
+        part = part.format(name=book.path.name)
         if part.lower() not in whole:
             yield None, f"has no '{part}': every lesson has the same frame"
+    if book.deeper and not (book.folder / book.path.name).exists():
+        yield None, f"is the deeper notebook of no lesson: no ../{book.path.name}"
 
 
 @rule
@@ -309,8 +384,9 @@ def colab_badge(book):
     first = text(book.cells[0]["source"]) if book.cells else ""
     host = r"https://colab\.research\.google\.com/github/"
     badges = re.findall(host + r"([^/\s]+/[^/\s]+)/blob/main/([^\s)]+)", first)
-    if [path for _, path in badges] != [f"notebooks/{book.path.name}"]:
-        yield None, f"first cell needs one Colab badge, to notebooks/{book.path.name}"
+    here = f"notebooks/{book.path.relative_to(book.folder).as_posix()}"
+    if [path for _, path in badges] != [here]:
+        yield None, f"first cell needs one Colab badge, to {here}"
     elif f'https://github.com/{badges[0][0]}"' not in book.setup:
         yield None, "badge and set-up cell name different repositories: .ci/publish"
 
@@ -388,11 +464,23 @@ def page_findings(path):
     return [f"{path.name}: {message}" for message in found]
 
 
+def notebooks():
+    """The paths of all notebooks: the cores, and then the deeper ones."""
+    folder = ROOT / "notebooks"
+    return [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]
+
+
 def main(names):
-    books = names or sorted((ROOT / "notebooks").glob("*.ipynb"))
+    books = list(map(Path, names)) or notebooks()
     found = [message for book in books for message in findings(book)]
     if not names:
         found += page_findings(ROOT / "README.md")
+    for book in map(Notebook, books):
+        if book.core:
+            asked = ", ".join(
+                f"{n} {what}" for what, n in reading.asks(book.cells).items()
+            )
+            print(f"{book.path.name}: {asked}")
     print("\n".join(found) or f"house rules: {len(books)} notebooks, nothing to say")
     return bool(found) or not books
 

@@ -16,6 +16,9 @@ LAST = "## What you now know\n\nMuch.\n\n## Check yourself\n\n![a cat](cat.png)\
 CAPTION = "Head 2 puts 1.00 of its weight on <pad> & → the previous token; null 0.06."
 
 
+FOLDED = {**house.FOLDED, "tags": [house.FOLDED_TAG]}
+
+
 def markdown(name, source):
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
 
@@ -44,7 +47,7 @@ def good():
     """A notebook that breaks no rule."""
     cells = [
         markdown("first", f"{FIRST}\n{house.SETUP_LINE}"),
-        code(1, house.SETUP_CELL, **house.FOLDED),
+        code(1, house.SETUP_CELL, **FOLDED),
         code(2, "print(shares)", stream("0.125 and 1e-05\n")),
         code(3, "show(figure)", *shown(CAPTION)),
         markdown("last", LAST),
@@ -135,8 +138,11 @@ BREAKERS = [  # the rule, and a change of the good notebook that breaks it
     ("compared_by_nbval", appends(2, "# NBVAL_IGNORE_OUTPUT")),
     ("set_up_cell", appends(1, "import math")),
     ("set_up_cell", replaces(1, "COURSE_REPO_URL", "FORCE_REPO_URL")),
-    ("set_up_cell", puts(1, "metadata", {})),
-    ("set_up_cell", puts(1, "metadata", {**house.FOLDED, "tags": ["a"]})),
+    ("folding", puts(1, "metadata", {})),
+    ("folding", puts(1, "metadata", house.FOLDED)),
+    ("folding", puts(1, "metadata", {**FOLDED, "jupyter": {}})),
+    ("folding", puts(2, "metadata", FOLDED)),
+    ("folding", puts(2, "metadata", {"cellView": "form"})),
     ("set_up_cell", puts(0, "source", FIRST)),
     ("set_up_cell", appends(0, "More.")),
     ("size_of_cells", puts(2, "source", "pass\n" * 26)),
@@ -166,8 +172,99 @@ def test_rule_fails(tmp_path, name, breaks):
     assert found and all(message.endswith(f"[{name}]") for message in found), found
 
 
+CORE = """
+*After this lesson you can* read. *If you remember one thing:* read. *Time* 10 minutes.
+[deeper](deeper/01_good.ipynb)
+"""
+LAST_OF_CORE = LAST + "\n## Words of this lesson\n"
+FIRST_OF_DEEPER = FIRST.replace("books/01", "books/deeper/01").replace("(01", "(../01")
+
+
+def core():
+    """A core that breaks no rule: it has a deeper notebook, and asks for 10 minutes."""
+    book = good()
+    book["cells"][0]["source"] = f"{FIRST}{CORE}\n{house.SETUP_LINE}"
+    book["cells"][4]["source"] = (
+        LAST_OF_CORE + "*1 · 4 minutes · Because.*\n" + "a " * 240
+    )
+    return book
+
+
+def deeper():
+    """A deeper notebook that breaks no rule."""
+    book = good()
+    book["cells"][0]["source"] = f"{FIRST_OF_DEEPER}\n{house.SETUP_LINE}"
+    return book
+
+
+def inserts(index, *cells):
+    def breaks(nb):
+        nb["cells"][index:index] = map(dict, cells)
+        numbered = (cell for cell in nb["cells"] if cell["cell_type"] == "code")
+        for number, cell in enumerate(numbered, start=1):
+            cell.update(execution_count=number, id=f"code-{number}")
+
+    return breaks
+
+
+SO = markdown("so", "So.")
+IGNORED = code(0, "train()", tags=["nbval-ignore-output"])
+CHECK = code(0, "# @title Check: it learns\nassert loss < 1", **FOLDED)
+DRAW = code(0, "# @title Draw: the loss\nshow(figure)", **FOLDED)
+MANY = [markdown(f"text-{n}", "So.") if n % 2 == 0 else code(0, "1") for n in range(90)]
+BREAKERS_OF_CORE = [
+    ("frame", replaces(0, "remember one thing", "remember")),
+    ("frame", replaces(0, "[deeper](deeper/01_good.ipynb)", "deeper")),
+    ("frame", replaces(4, "Words of this lesson", "Words")),
+    ("text_between", inserts(3, code(0, "1"))),
+    ("budget", replaces(0, "10 minutes", "11 minutes")),
+    ("budget", replaces(0, "*Time* 10 minutes.", "")),
+    ("budget", appends(4, "word " * 2300)),
+    ("budget", appends(4, "*1 · 40 minutes · Because.*")),
+    ("budget", inserts(4, *MANY)),
+    ("compared_by_nbval", inserts(3, *20 * [CHECK], SO, IGNORED)),
+    (
+        "compared_by_nbval",
+        inserts(3, *20 * [CHECK], SO, IGNORED, DRAW),
+    ),
+]
+
+
+def findings_of_core(folder, book):
+    (folder / "deeper").mkdir()
+    (folder / "deeper" / "01_good.ipynb").write_text(json.dumps(deeper()))
+    return findings(folder, book)
+
+
+def test_good_core_and_deeper_notebook(tmp_path):
+    assert findings_of_core(tmp_path, core()) == []
+    assert findings(tmp_path / "deeper", deeper()) == []
+
+
+@pytest.mark.parametrize("name, breaks", BREAKERS_OF_CORE)
+def test_rule_fails_on_a_core(tmp_path, name, breaks):
+    book = core()
+    breaks(book)
+    found = findings_of_core(tmp_path, book)
+    assert found and all(message.endswith(f"[{name}]") for message in found), found
+
+
+def test_allowed_in_a_core(tmp_path):
+    book = core()
+    inserts(3, *20 * [CHECK], SO, IGNORED, CHECK)(book)
+    assert findings_of_core(tmp_path, book) == []
+
+
+def test_a_deeper_notebook_has_a_core(tmp_path):
+    (tmp_path / "deeper").mkdir()
+    found = findings(tmp_path / "deeper", deeper(), "01_lost.ipynb")
+    assert any("no ../01_lost.ipynb" in message for message in found)
+    assert any("no '](../01_lost.ipynb)'" in message for message in found)
+
+
 def test_every_rule_is_tested():
-    assert {check.__name__ for check in house.RULES} == {name for name, _ in BREAKERS}
+    tested = {name for name, _ in BREAKERS + BREAKERS_OF_CORE}
+    assert {check.__name__ for check in house.RULES} == tested
 
 
 def test_set_up_cells_name_one_address(tmp_path):

@@ -29,7 +29,7 @@ def course(tmp_path):
         {"cell_type": "code", "source": "", "outputs": [{"text": FIRST + "!"}]},
     ]
     stored = json.dumps({"cells": cells}, indent=1, ensure_ascii=False) + "\n"
-    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "deeper").mkdir(parents=True)
     (tmp_path / "notebooks" / "01_a.ipynb").write_bytes(stored.encode())
     (tmp_path / "README.md").write_bytes(README.encode())
     return tmp_path
