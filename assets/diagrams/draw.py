@@ -1,6 +1,6 @@
-"""Draws all diagrams, as SVG and PNG, and diagrams.json: `python assets/diagrams/draw.py`.
+"""Draws all diagrams, SVG and PNG: `python assets/diagrams/draw.py`.
 
-diagrams.json holds the alt text of each, which is also its caption on the page.
+It also writes diagrams.json, their alt texts, which are their captions on a page.
 """
 
 import json

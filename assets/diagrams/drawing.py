@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path as Line
+from PIL import Image
 
 INK, LINE = "#1a1a1a", "#808080"
 PALE, QUIET = "#f7f7f7", "#e6e6e6"  # panels, and boxes that are not the subject
@@ -29,6 +30,8 @@ HEADS = [tint("#56b4e9", 0.6), tint("#ece133", 0.7), tint("#d55e00", 0.6)]
 HEADS += [tint("#949494", 0.7)]
 MARK, MARKED = "#a04a90", tint("#cc78bc", 0.6)  # edge and fill of the lesson's part
 
+TOKENS = "The cat sat on the mat".split()
+
 
 def canvas(width: float, height: float) -> Axes:
     """Return axes of width x height inches, transparent and without a frame."""
@@ -41,7 +44,7 @@ def canvas(width: float, height: float) -> Axes:
 
 def box(ax, x, y, width, height, text="", fill=QUIET, edge=LINE, size=9, **font):
     """Draw a rounded box, x and y its lower left corner, with a text in the middle."""
-    style = f"round,pad=0,rounding_size={min(0.06, height / 3)}"
+    style = f"round,pad=0,rounding_size={min(0.06, width / 3, height / 3)}"
     shape = {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
     ax.add_patch(FancyBboxPatch((x, y), width, height, style, **shape))
     write(ax, x + width / 2, y + height / 2, text, size, **font)
@@ -49,7 +52,7 @@ def box(ax, x, y, width, height, text="", fill=QUIET, edge=LINE, size=9, **font)
 
 def write(ax, x, y, text, size=9, ha="center", **font):
     """Write a text on a fill that is there already; x and y are its middle."""
-    font = {"color": INK, "va": "center_baseline", "linespacing": 1.15} | font
+    font = {"color": INK, "va": "center_baseline", "linespacing": 1.2} | font
     ax.text(x, y, text, size=size, ha=ha, **font)
 
 
@@ -86,12 +89,20 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", hatch=None):
 
 def viridis(weights, mask=None) -> list[list[str | None]]:
     """Return the colours of attention weights from 0 to 1; None where masked."""
-    weights = np.asarray(weights)
-    mask = np.ones(weights.shape, bool) if mask is None else mask
-    colour = plt.get_cmap("viridis")
+    return _colours("viridis", np.asarray(weights), mask)
+
+
+def signed(numbers, mask=None) -> list[list[str | None]]:
+    """Return the colours of numbers around 0: red above, blue below; None if masked."""
+    return _colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
+
+
+def _colours(name, numbers, mask):
+    mask = np.ones(numbers.shape, bool) if mask is None else mask
+    colours = plt.get_cmap(name)(numbers)
     return [
-        [to_hex(colour(w)) if may else None for w, may in zip(*rows)]
-        for rows in zip(weights, mask)
+        [to_hex(colour) if may else None for colour, may in zip(*row)]
+        for row in zip(colours, mask)
     ]
 
 
@@ -106,8 +117,11 @@ def save(figure: Figure, folder: Path, name: str, alt: str) -> None:
     quiet = {"Creator": None, "Date": None, "Format": None, "Type": None}
     with plt.rc_context({"svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", metadata=quiet | {"Title": name})
-    figure.savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})
+    png = folder / f"{name}.png"
+    figure.savefig(png, dpi=120)
     plt.close(figure)
+    coarse = np.round(np.array(Image.open(png)) / 5) * 5  # unseen, and a quarter less
+    Image.fromarray(coarse.astype(np.uint8)).save(png, optimize=True)
     svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
     title = f"<title>{name}</title>"
     words = f"<title>{name.replace('_', ' ')}</title>\n <desc>{alt}</desc>"

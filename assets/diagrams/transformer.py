@@ -46,6 +46,12 @@ BOXES = {
 PLUSES = {"position": 0.8, "residual 1": 2.07, "residual 2": 2.96}
 BLOCK = (0.97, 2.16)  # y and height
 POSITIONS = (0.3, 0.62, 0.72, 0.36)  # the box of the positional encodings
+# where a beam begins: its x, lower y and height
+BEAMS = {
+    "block": (SKIP + 0.12, *BLOCK),
+    "attention": (LEFT + BREADTH, *BOXES["attention"][:2]),
+    "positions": (MIDDLE + 0.1, POSITIONS[1], POSITIONS[3]),
+}
 
 
 class Lesson(NamedTuple):
@@ -54,28 +60,21 @@ class Lesson(NamedTuple):
     title: str
     marked: set[str]  # names of BOXES and PLUSES, "positions", "block"
     enlarged: Callable[[Axes], None]  # draws the panel; its docstring is the alt text
-    layers: str = "N"
+    layers: str = "N"  # how often the block is repeated
 
 
 IN_BLOCK = {"norm 1", "attention", "residual 1", "norm 2", "MLP", "residual 2", "block"}
 ENCODER = {"tokens", "embeddings", "position", "positions"} | IN_BLOCK
-WHOLE = ENCODER | {"last norm", "output layer", "probabilities"}
-HEADS = {"attention"}
+# A language model of today has no encodings at this place: its heads rotate q and k.
+WHOLE = set(BOXES) | IN_BLOCK
+HEADS, POSITIONAL = {"attention"}, {"position", "positions"}
 
 LESSONS = {
     1: Lesson("scaled dot-product attention", HEADS, panels_attention.one_head),
     2: Lesson("multi-head attention", HEADS, panels_attention.several_heads),
     3: Lesson("nn.MultiheadAttention", HEADS, panels_attention.pytorch),
-    4: Lesson(
-        "positional encodings",
-        {"position", "positions"},
-        panels_positions.encodings,
-    ),
-    5: Lesson(
-        "relative positions",
-        {"position", "positions", "attention"},
-        panels_positions.three_places,
-    ),
+    4: Lesson("positional encodings", POSITIONAL, panels_positions.encodings),
+    5: Lesson("relative positions", POSITIONAL | HEADS, panels_positions.three_places),
     6: Lesson("the transformer block", IN_BLOCK, panels_models.block),
     7: Lesson("seeing heads", HEADS, panels_heads.seen),
     8: Lesson("head specialisation", HEADS, panels_heads.specialised, "2"),
@@ -89,11 +88,12 @@ def transformer(number: int) -> Figure:
     """Return the map with the part of this lesson marked, and enlarged at its right."""
     lesson = LESSONS[number]
     ax = canvas(WIDTH, HEIGHT)
-    _wedge(ax, lesson.marked)
+    _beam(ax, lesson.marked)
     _block(ax, lesson)
     _arrows(ax)
     for name, (y, height, text) in BOXES.items():
-        _part(ax, lesson, name, LEFT, y, BREADTH, height, "" if "att" in name else text)
+        text = text if name != "attention" else ""  # written above q, k and v
+        _part(ax, lesson, name, LEFT, y, BREADTH, height, text)
     _part(ax, lesson, "positions", *POSITIONS, "positional\nencodings")
     _attention(ax, "attention" in lesson.marked)
     for name, y in PLUSES.items():
@@ -130,8 +130,8 @@ def _block(ax, lesson):
     y, height = BLOCK
     edge = MARK if "block" in lesson.marked else LINE
     box(ax, LEFT - 0.12, y, SKIP + 0.12 - LEFT + 0.12, height, fill=PALE, edge=edge)
-    times = "block", f"× {lesson.layers}"
-    box(ax, 0.42, y + height / 2 - 0.2, 0.56, 0.4, "\n".join(times), PALE, edge, 8)
+    times = f"block\n× {lesson.layers}"
+    box(ax, 0.42, y + height / 2 - 0.2, 0.56, 0.4, times, PALE, edge, 8)
 
 
 def _arrows(ax):
@@ -142,8 +142,8 @@ def _arrows(ax):
         arrow(ax, (MIDDLE, top), (MIDDLE, bottom))
     x, y, width, height = POSITIONS
     arrow(ax, (x + width, y + height / 2), (MIDDLE - 0.09, y + height / 2))
-    for start, end in ((1.05, "residual 1"), (2.215, "residual 2")):
-        end = PLUSES[end]
+    ends = PLUSES["residual 1"], PLUSES["residual 2"]
+    for start, end in zip((1.05, 2.215), ends):
         arrow(ax, (MIDDLE, start), (SKIP, start), (SKIP, end), (MIDDLE + 0.09, end))
 
 
@@ -155,31 +155,19 @@ def _loop(ax):
     box(ax, 0.3, top - 0.11, 0.62, 0.22, "sample", MARKED, MARK, 8)
 
 
-def _wedge(ax, marked):
-    """Draw the light that falls from the marked part on the panel."""
+def _beam(ax, marked):
+    """Draw the beam that leads from the marked part to the panel."""
     x, y, _, height = PANEL
-    for name in {"block"} & marked or {"attention", "positions"} & marked:
-        places = {"block": BLOCK, "positions": (POSITIONS[1], POSITIONS[3])}
-        low, tall = places.get(name, BOXES["attention"][:2])
-        right = SKIP + 0.12 if name == "block" else LEFT + BREADTH
-        corners = [right, right, x + 0.1, x + 0.1]
-        heights = [low, low + tall, y + height, y]
-        ax.fill(corners, heights, color=MARK, alpha=0.22, lw=0)
+    for name, (right, low, tall) in BEAMS.items():
+        if name in marked and (name == "block" or "block" not in marked):
+            corners = [right, right, x + 0.1, x + 0.1]
+            heights = [low, low + tall, y + height, y]
+            ax.fill(corners, heights, color=MARK, alpha=0.22, lw=0)
 
 
 def _panel(ax, title):
-    """Draw the pale ground of the enlarged part, with the lesson's title on its edge."""
+    """Draw the ground of the enlarged part, with the lesson's title on its edge."""
     x, y, width, height = PANEL
     box(ax, x, y, width, height, fill=PALE, edge=MARK)
-    box(
-        ax,
-        x + 0.15,
-        y + height - 0.15,
-        0.35 + 0.073 * len(title),
-        0.27,
-        title,
-        MARKED,
-        MARK,
-        9.5,
-        weight="bold",
-    )
+    place = x + 0.15, y + height - 0.15, 0.35 + 0.073 * len(title), 0.27
+    box(ax, *place, title, MARKED, MARK, 9.5, weight="bold")
