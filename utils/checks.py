@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 # as tuples: torch 2.6 cannot compile `int | float`
 WHOLE, NUMBER = (int, torch.SymInt), (int, float)
+TINIEST, LARGEST = math.ulp(0), sys.float_info.max  # finite floats above 0
 
 
 def holds(condition: Tensor) -> bool:
@@ -66,12 +67,12 @@ def check_probability(name: str, p) -> None:
 
 def check_positive(name: str, x) -> None:
     """Refuse what is not a finite number above 0."""
-    _check_number(name, x, math.ulp(0), sys.float_info.max, "be finite and above 0")
+    _check_number(name, x, TINIEST, LARGEST, "be finite and above 0")
 
 
 def check_not_negative(name: str, x) -> None:
     """Refuse what is not a finite number of at least 0."""
-    _check_number(name, x, 0, sys.float_info.max, "be finite and at least 0")
+    _check_number(name, x, 0, LARGEST, "be finite and at least 0")
 
 
 def _check_number(name: str, x, least: float, most: float, says: str) -> None:

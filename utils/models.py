@@ -79,9 +79,7 @@ class Block(nn.Module):
         if self.mlp is None:
             return x
         y = self.mlp_norm(x) if self.norm == "pre" else x
-        y = self.mlp(
-            y
-        )  # inside (batch, length, mlp_dim), now (batch, length, embed_dim)
+        y = self.mlp(y)  # to (batch, length, mlp_dim), and back to embed_dim
         x = x + self.dropout(y)  # (batch, length, embed_dim)
         return self.mlp_norm(x) if self.norm == "post" else x
 
