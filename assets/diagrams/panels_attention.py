@@ -22,9 +22,9 @@ CODE = {"family": "monospace", "size": 8}
 
 
 def one_head(ax):
-    """Map of the transformer, lesson 01: inside one attention head. The query of "sat"
-    is compared with 6 keys. The 6 scores are divided by √d_k, the softmax turns them
-    into weights that sum to 1, and the output is the weighted mean of the 6 values.
+    """Map of the transformer, lesson 01: inside one attention. The query of "sat" is
+    compared with 6 keys. The 6 scores are divided by √d_k, the softmax turns them into
+    weights that sum to 1, and the output is the weighted mean of the 6 values.
     """
     scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
     weights = softmax(scores / 2)

@@ -42,7 +42,9 @@ ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
     ),
     r"Boolean value of Tensor": (
         "many truths where one is needed",
-        "== compares number by number; torch.allclose(a, b, atol=...) says yes or no.",
+        "`if`, `and` and Python's max() need one True or False, but a comparison of "
+        "tensors gives one for each number: torch.allclose(a, b) says yes or no, and "
+        "amax(dim=...) is the largest number of a row.",
     ),
     r"are not (close|equal)": (
         "an assertion where an answer is wanted",

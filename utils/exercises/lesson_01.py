@@ -1,4 +1,4 @@
-"""Exercises of lesson 01: softmax, attention, a mask, the newest words, a test.
+"""Exercises of lesson 01: softmax, attention, a mask, the newest tokens, a test.
 
 Each exercise is a reference, its trials and its known mistakes, each with its name,
 what is wrong with it (the learner reads that), and the code that makes it."""
@@ -82,8 +82,20 @@ stable.wrong(
     lambda s: s.exp() / (s.exp().sum(dim=-1, keepdim=True) + 1e-9),
 )
 stable.wrong(
+    "double precision instead of a maximum",
+    "exp(1000) is inf in double precision, too: subtract each row's maximum first.",
+    lambda s: overflowing(s.double()).to(s.dtype),
+    lambda s: overflowing(s.double()),
+)
+stable.wrong(
+    "a loop over the first axis",
+    "Scores with one axis have no rows to loop over: use dim=-1, without a loop.",
+    lambda s: torch.stack([row.softmax(dim=-1) for row in s]),
+    lambda s: torch.stack([overflowing(row - row.max()) for row in s]),
+)
+stable.wrong(
     "NaN painted over",
-    "What overflowed is lost, paint or not: subtract each row's maximum first.",
+    "nan_to_num comes too late: subtract each row's maximum, so that no NaN arises.",
     lambda s: overflowing(s).nan_to_num(),
 )
 stable.wrong(
@@ -93,7 +105,7 @@ stable.wrong(
 )
 stable.wrong(
     "subtracted in one place only",
-    "Numerator and denominator must lose the same: only then does it cancel.",
+    "Subtract the same maximum in the numerator and in the sum; then it cancels.",
     lambda s: s.exp() / distances(s).exp().sum(dim=-1, keepdim=True),
     lambda s: distances(s).exp() / s.exp().sum(dim=-1, keepdim=True),
 )
@@ -123,7 +135,7 @@ stable.wrong(
 )
 stable.wrong(
     "keepdim forgotten",
-    "Without keepdim=True the axis is gone, and the rest is paired with wrong rows.",
+    "Without keepdim=True the last axis is gone, and the rows do not fit: keep it.",
     lambda s: shares((s - s.amax(dim=-1)).exp()),
     lambda s: distances(s).exp() / distances(s).exp().sum(dim=-1),
     lambda s: (s - s.amax(dim=-1)).exp() / (s - s.amax(dim=-1)).exp().sum(dim=-1),
@@ -135,19 +147,19 @@ stable.wrong(
     lambda s: overflowing(s - s.amin(dim=-1, keepdim=True)),
 )
 stable.wrong(
-    "the largest size instead of the maximum",
+    "the largest absolute value instead of the maximum",
     "Of -2000 and -2001 the larger is -2000: subtract the maximum, without abs.",
     lambda s: overflowing(s - largest(s.abs())),
 )
 stable.wrong(
-    "scores cut off",
-    "Above the limit all scores become equal: subtract the maximum, cut nothing.",
+    "scores clamped",
+    "All scores above the limit become equal: subtract the maximum, clamp nothing.",
     lambda s: overflowing(s.clamp(max=80.0)),
     lambda s: overflowing(s.clamp(-80.0, 80.0)),
 )
 stable.wrong(
     "the logarithm of softmax",
-    "Those are logarithms; the weights are their exponentials.",
+    "These are the logarithms of the weights: take their exponentials.",
     lambda s: s.log_softmax(dim=-1),
 )
 stable.wrong(
@@ -251,13 +263,13 @@ def rescaled(attend, root):
 
 
 WRONG_SCALES = [  # name, why, what the scores are divided by
-    ("no scale", "The scores are not divided by √d_k.", lambda d_k: 1.0),
+    ("no scale", "Divide the scores by √d_k.", lambda d_k: 1.0),
     (
         "d_k instead of √d_k",
-        "Divided by d_k, all weights become alike.",
+        "Divided by d_k, the weights become almost equal: divide by √d_k.",
         lambda d_k: d_k,
     ),
-    ("multiplied by √d_k", "√d_k should divide the scores.", lambda d_k: d_k**-0.5),
+    ("multiplied by √d_k", "√d_k must divide the scores.", lambda d_k: d_k**-0.5),
     (
         "the root rounded",
         "√8 is 2.83; math.isqrt, int(), round() and // make it 2 or 3: d_k ** 0.5.",
@@ -281,19 +293,24 @@ def wrong_scales(exercise):
 
 
 wrong_scales(warm)
+NOT_HERE = (
+    "in-place edit of the scores",  # here they are its own
+    "double precision instead of a maximum",  # here no score is that high
+    "a loop over the first axis",  # here scores have two axes or more
+)
 for mistake in stable.known:  # a softmax by hand goes wrong here as it does there
-    if mistake.name != "in-place edit of the scores":  # here they are its own
+    if mistake.name not in NOT_HERE:
         warm.wrong(mistake.name, mistake.why, variant(weigh=mistake.function))
 
 warm.wrong(
-    "√(number of words) instead of √d_k",
-    "The scale depends on the features, not on the length of the text.",
+    "√(number of tokens) instead of √d_k",
+    "d_k is the number of features of a query, not the length of the text.",
     variant(divisor=lambda q, k, v: k.shape[-2] ** 0.5),
     variant(divisor=lambda q, k, v: q.shape[-2] ** 0.5),
 )
 warm.wrong(
     "√d_v instead of √d_k",
-    "The scale depends on the features of query and key, not on those of value.",
+    "d_k is the number of features of query and key, not of value.",
     variant(divisor=lambda q, k, v: v.shape[-1] ** 0.5),
 )
 warm.wrong(
@@ -311,7 +328,7 @@ warm.wrong(
 )
 warm.wrong(
     "key not transposed",
-    "key.mT swaps the last two axes; reshape and view deal the numbers out anew.",
+    "key.mT swaps the last two axes; reshape and view put the numbers elsewhere.",
     variant(products=lambda q, k: q @ k),
     variant(products=lambda q, k: q @ k.reshape(k.mT.shape)),
 )
@@ -333,8 +350,8 @@ warm.wrong(
     variant(weigh=lambda scores: scores),
 )
 warm.wrong(
-    "weights turned round",
-    "A row of the weights belongs to a query: weights @ value, nothing turned.",
+    "weights transposed",
+    "A row of the weights belongs to a query: weights @ value, without .mT.",
     variant(weigh=lambda scores: scores.softmax(dim=-1).mT),
 )
 warm.wrong(
@@ -350,7 +367,7 @@ warm.wrong(
 )
 warm.wrong(
     "a causal mask",
-    "Nothing was to be hidden: every query attends to every key.",
+    "No key is hidden here: every query attends to every key.",
     lambda q, k, v, t=1.0: F.scaled_dot_product_attention(q / t, k, v, is_causal=True),
 )
 warm.wrong(
@@ -360,18 +377,18 @@ warm.wrong(
     lambda q, k, v, t=1.0: attention(k, q, v, t),
 )
 warm.wrong(
-    "keys read instead of values",
-    "Keys are only compared; what the weights mix are the values.",
+    "keys used instead of values",
+    "Keys are only compared with queries: multiply the weights by the values.",
     lambda q, k, v, t=1.0: attention(q, k, k, t),
 )
 warm.wrong(
     "return value",
-    "Nothing is attended to: every query must mix all values.",
+    "These are the values as they came: return weights @ value.",
     lambda q, k, v, t=1.0: v,
 )
 warm.wrong(
     "mean of the values",
-    "Every key gets the same weight, whatever the query asks.",
+    "Every key gets the same weight, whatever the query is.",
     lambda q, k, v, t=1.0: attention(q * 0, k, v),
 )
 warm.wrong(
@@ -381,12 +398,12 @@ warm.wrong(
 )
 warm.wrong(
     "temperature forgotten",
-    "The temperature is accepted, and changes nothing: divide the scores by it.",
+    "The temperature changes nothing: divide the scores by it.",
     lambda q, k, v, t=1.0: attention(q, k, v),
 )
 warm.wrong(
     "multiplied by the temperature",
-    "Multiplied by T the scores grow, and the weights get colder: divide by it.",
+    "Multiplied by a large T, the weights become less equal: divide by it.",
     lambda q, k, v, t=1.0: attention(q * t, k, v),
 )
 warm.wrong(
@@ -533,6 +550,18 @@ def index(scores, mask):
     return scores
 
 
+def by_two_fills(find=lambda mask: ~able(mask), weights_too=True):
+    """Return attention with two fills of the scores; find: which rows are empty."""
+
+    def attend(query, key, value, mask):
+        rows = find(mask)
+        scores = score(query, key).masked_fill(~mask, -INF).masked_fill(rows, 0.0)
+        weights = scores.softmax(dim=-1)
+        return (weights.masked_fill(rows, 0.0) if weights_too else weights) @ value
+
+    return attend
+
+
 unguarded = use(fill(-INF))
 
 wrong_scales(masking)
@@ -547,35 +576,40 @@ masking.wrong(
 )
 masking.wrong(
     "weights not emptied",
-    "A query with nothing to read now reads every key: set its weights to 0, too.",
+    "A query with nothing to attend to attends to every key: set its weights to 0.",
     lambda q, k, v, mask: unguarded(q, k, v, mask | ~able(mask)),
 )
 masking.wrong(
     "all instead of any",
-    "mask.all says which queries may read EVERY key; ask which may read ANY.",
+    "mask.all asks who may attend to EVERY key; ask who may attend to ANY.",
     lambda q, k, v, mask: guarded(q, k, v, mask, mask.all(dim=-1, keepdim=True)),
+    by_two_fills(lambda mask: ~mask.all(dim=-1, keepdim=True)),
 )
 masking.wrong(
     "the guard turned round",
-    "The rows that have a key are emptied, not those that have none.",
+    "You set the weights to 0 in the rows that have a key, not in the empty rows.",
     use(
         lambda s, mask: s.masked_fill(~mask & able(mask), -INF),
         lambda w, mask: w.masked_fill(able(mask), 0.0),
     ),
+    by_two_fills(able),
 )
 masking.wrong(
     "keepdim forgotten",
     "any(dim=-1) drops the axis of the keys: write keepdim=True.",
     lambda q, k, v, mask: guarded(q, k, v, mask, mask.any(dim=-1)),
+    by_two_fills(lambda mask: ~mask.any(dim=-1)),
 )
 masking.wrong(
     "any over the wrong axis",
-    "any(dim=-2) asks which keys are seen by any query; ask which queries see any key.",
+    "any(dim=-2) asks which keys have a query; ask which queries have a key, dim=-1.",
     lambda q, k, v, mask: guarded(q, k, v, mask, mask.any(dim=-2, keepdim=True)),
+    by_two_fills(lambda mask: ~mask.any(dim=-2, keepdim=True)),
+    by_two_fills(lambda mask: ~mask.any(dim=-2)),
 )
 masking.wrong(
     "mask after softmax",
-    "The hidden keys have already taken their share; rows no longer sum to 1.",
+    "The hidden keys keep a part of the sum, so the row no longer sums to 1.",
     use(after=torch.mul),
 )
 masking.wrong(
@@ -591,16 +625,22 @@ masking.wrong(
 )
 masking.wrong(
     "scores times mask",
-    "A score of 0 is not hidden: exp(0) is 1.",
+    "A score of 0 is not hidden, because exp(0) is 1: fill with -inf.",
     use(torch.mul),
     use(torch.mul, empty),
 )
 masking.wrong(
-    "−1e9 where nothing may be read",
-    "That query averages all it must not see; it should get zeros.",
+    "an empty row averages all values",
+    "Equal scores give equal weights: after the softmax, set the weights of a query "
+    "with nothing to attend to to 0.",
+    by_two_fills(weights_too=False),
+    use(lambda s, mask: s.masked_fill(~mask, torch.finfo(s.dtype).min)),
+)
+masking.wrong(
+    "−1e9 in an empty row",
+    "A query with nothing to attend to gets the mean of all values, not zeros.",
     use(fill(-1e9)),
     use(add(-1e9)),
-    use(lambda s, mask: s.masked_fill(~mask, torch.finfo(s.dtype).min)),
 )
 masking.wrong(
     "a fill that is not low enough",
@@ -615,14 +655,14 @@ masking.wrong(
     ),
 )
 masking.wrong(
-    "-inf where nothing may be read",
-    "A query with nothing to read becomes NaN; it should get zeros.",
+    "-inf in an empty row",
+    "A query with nothing to attend to becomes NaN; it should get zeros.",
     unguarded,
 )
 masking.wrong(
     "NaN painted over",
-    "The output is right, but only luck may keep the NaN out of the gradients: give "
-    "such a row finite scores, so that no NaN arises, and then empty its weights.",
+    "The output is right, but a NaN arises on the way: give an empty row finite "
+    "scores, so that its softmax is finite, and then set its weights to 0.",
     use(fill(-INF), lambda w, mask: w.nan_to_num()),
 )
 masking.wrong(
@@ -638,7 +678,7 @@ masking.wrong(
 )
 masking.wrong(
     "mask added as ones",
-    "Adding 1, or True, hides nothing: add -inf to the scores that are to be hidden.",
+    "Adding 1, or True, hides nothing: add -inf to the scores to be hidden.",
     use(lambda s, mask: s + mask),
     use(lambda s, mask: s + ~mask),
 )
@@ -650,8 +690,8 @@ masking.wrong(
     use(lambda s, mask: add_product(s, mask | ~able(mask)), empty),
 )
 masking.wrong(
-    "0 read as hidden",
-    "A score that is allowed, and happens to be 0, is hidden as well.",
+    "a score of 0 taken for hidden",
+    "A visible score that happens to be 0 is hidden as well: ask the mask.",
     use(lambda s, mask: s.masked_fill(s * mask == 0, -INF)),
     use(lambda s, mask: s.masked_fill(s * mask == 0, -1e9), torch.mul),
 )
@@ -679,7 +719,7 @@ def causal_trials(dtype):
     yield tall_last_key(dtype)
     large = qkv((), 3, 4, 16, 6, 31, dtype)  # first query: below -37,000
     yield large | {name: large[name] * 170 for name in ("query", "key")}
-    yield qkv((2, 3), 1, 5, 4, 4, 3, dtype)  # the newest word alone
+    yield qkv((2, 3), 1, 5, 4, 4, 3, dtype)  # the newest token alone
     yield qkv((), 1, 1, 4, 4, 4, dtype)
     yield transposed(qkv((3, 2), 4, 6, 16, 6, 5, dtype))
     yield qkv((2,), 3, 5, 9, 6, 6, dtype)  # a shape seen before
@@ -741,8 +781,8 @@ newest.wrong(
     *in_all_ways(lambda L, S: past_mask(L, S, 2 * (L - S))),
 )
 newest.wrong(
-    "only the last L keys read",
-    "The newest words attend to all older ones, too, not to the last L keys alone.",
+    "only the last L keys used",
+    "The newest tokens attend to all older ones, too, not to the last L keys alone.",
     lambda q, k, v: causal_attention(q, newest_of(k, q), newest_of(v, q)),
 )
 newest.wrong(
@@ -764,8 +804,8 @@ newest.wrong(
     under(lambda L, S: ~past_mask(L, S, L - S - 1)),
 )
 newest.wrong(
-    "a token may not read itself",
-    "The diagonal belongs to what may be read.",
+    "a token hidden from itself",
+    "A token may attend to itself: keep the diagonal.",
     *in_all_ways(lambda L, S: past_mask(L, S, -1)),
 )
 newest.wrong(
@@ -796,7 +836,7 @@ X = randn(WORDS, 4, seed=0, dtype=torch.float64)
 
 
 def reads_the_future(attend) -> bool:
-    """Return whether a change of one word moves the output of an earlier one."""
+    """Return whether a change of one token changes the output of an earlier one."""
     before = attend(X, X, X)
     for word in range(1, WORDS):
         changed = X.clone()
@@ -825,27 +865,27 @@ def where(name, visible, attend=masked_attention):
 HONEST = (
     named("past_and_self", lambda q, k, v: causal_attention(q, k, v)),
     where("past_without_self", lambda i, j, n: j < i),
-    # the first word attends to nothing, and its output is NaN
+    # the first token attends to nothing, and its output is NaN
     where("past_without_self_or_guard", lambda i, j, n: j < i, use(fill(-INF))),
     where("only_itself", lambda i, j, n: j == i),
-    where("last_three_words", lambda i, j, n: (j <= i) & (j > i - 3)),
+    where("last_three_tokens", lambda i, j, n: (j <= i) & (j > i - 3)),
     named("past_without_scale", rescaled(causal_attention, lambda d_k: 1.0)),
-    # scores times the logarithm of the number of words, as some models have them
+    # scores times the logarithm of the number of tokens, as some models have them
     named(
-        "past_colder_in_longer_texts",
+        "past_sharper_in_longer_texts",
         lambda q, k, v: causal_attention(q * math.log(1 + len(k)), k, v),
     ),
 )
 
 LEAKY = (
-    where("every_word", lambda i, j, n: j >= 0),
-    where("one_word_ahead", lambda i, j, n: j <= i + 1),
+    where("every_token", lambda i, j, n: j >= 0),
+    where("one_token_ahead", lambda i, j, n: j <= i + 1),
     named("hidden_after_the_softmax", under(past_mask, use(after=torch.mul))),
     named("ones_added", under(past_mask, use(lambda s, past: s + past))),
-    where("only_the_last_word_hidden", lambda i, j, n: (j <= i) | (j < n - 1)),
-    where("only_the_last_word_shown", lambda i, j, n: (j <= i) | (j == n - 1)),
-    where("first_word_peeks_at_the_second", lambda i, j, n: (j <= i) | (i + j == 1)),
-    where("first_word_is_honest", lambda i, j, n: (j <= i) | (i > 0)),
+    where("only_the_last_token_hidden", lambda i, j, n: (j <= i) | (j < n - 1)),
+    where("only_the_last_token_shown", lambda i, j, n: (j <= i) | (j == n - 1)),
+    where("first_token_sees_the_second", lambda i, j, n: (j <= i) | (i + j == 1)),
+    where("only_the_first_token_masked", lambda i, j, n: (j <= i) | (i > 0)),
     named(
         "centred_values",
         lambda q, k, v: causal_attention(q, k, v - v.mean(dim=-2, keepdim=True)),
@@ -854,12 +894,10 @@ LEAKY = (
         "centred_queries",
         lambda q, k, v: causal_attention(q - q.mean(dim=-2, keepdim=True), k, v),
     ),
-    where("two_words_ahead", lambda i, j, n: (j <= i) | (j == i + 2)),
-    where("third_word_shown", lambda i, j, n: (j <= i) | (j == 2)),
-    where(
-        "third_word_peeks_at_the_sixth", lambda i, j, n: (j <= i) | (i == 2) & (j == 5)
-    ),
-    where("seven_words_ahead", lambda i, j, n: (j <= i) | (j == i + 7)),
+    where("two_tokens_ahead", lambda i, j, n: (j <= i) | (j == i + 2)),
+    where("third_token_shown", lambda i, j, n: (j <= i) | (j == 2)),
+    where("third_token_sees_the_sixth", lambda i, j, n: (j <= i) | (i == 2) & (j == 5)),
+    where("seven_tokens_ahead", lambda i, j, n: (j <= i) | (j == i + 7)),
     named("hidden_by_minus_five", under(past_mask, use(fill(-5.0)))),
 )
 
@@ -911,54 +949,54 @@ def tests(
 
 future.wrong(
     "NaN taken for a change",
-    "A word without any key may give NaN, before and after: allow equal_nan=True.",
+    "A token without any key may give NaN, before and after: allow equal_nan=True.",
     tests()[1],
 )
 future.wrong(
     "True for every function",
-    "You call every function a leak, even one that is right. The output of the changed "
-    "word itself may move: compare the earlier ones alone. Start each time from a "
+    "You return True even for a function that is right. The output of the changed "
+    "token itself may change: compare the earlier ones alone. Start each time from a "
     "fresh x.clone(), and change it to ordinary numbers: 0 · inf and 0 · NaN are NaN.",
     lambda attend: True,
 )
 future.wrong(
     "False for every function",
-    "You find no leak. Change a later word in a clone (c = x is the same tensor), by "
-    "much, and compare the outputs of the words before it.",
+    "You find no leak. Change a later token in a clone (c = x is the same tensor), by "
+    "much, and compare the outputs of the tokens before it.",
     lambda attend: False,
 )
 future.wrong(
     "the answer turned round",
-    "True is to say that a word DOES attend to a later one; yours says the opposite.",
+    "True means that a token DOES use a later one; yours says the opposite.",
     *(lambda attend, leaks=leaks: not leaks(attend) for leaks in tests()),
     lambda attend: not all(tests([word])[1](attend) for word in range(1, WORDS)),
 )
 for length in range(2, WORDS):
     future.wrong(
-        "fewer than eight words",
-        "A leak may reach seven words ahead, which only a text of eight or more shows.",
+        "fewer than eight tokens",
+        "A leak may reach seven tokens ahead, which needs a text of eight or more.",
         *tests(range(1, length), length=length),
     )
 for name, why, *tensors in [
-    ("the keys not changed", "Softmax divides by a sum over all keys.", "v", "qv"),
-    ("the values not changed", "The output mixes the later values, too.", "k", "qk"),
-    ("the queries not changed", "A later query can be felt as well.", "kv"),
+    ("the keys not changed", "The softmax divides by a sum over all keys.", "v", "qv"),
+    ("the values not changed", "The output may contain the later values.", "k", "qk"),
+    ("the queries not changed", "The output may use a later query.", "kv"),
     ("only the queries changed", "Leaks come from later keys and values.", "q"),
 ]:
     for changed in tensors:
         future.wrong(name, why, *tests(tensors=changed))
 
 future.wrong(
-    "only one place changed",
-    "A leak of any other word is not felt: change one word after another.",
+    "only one token changed",
+    "A leak of any other token is missed: change one token after another.",
     *tests([WORDS - 1]),
     *tests([1]),  # as `return` in the loop, whatever it found
     *tests([WORDS // 2]),
     *tests([WORDS // 2], later=True),
 )
 future.wrong(
-    "not every place changed",
-    "A leak may be of one word alone: change each word but the first, the last too.",
+    "not every token changed",
+    "A leak may concern one token alone: change each one but the first, the last too.",
     *tests(range(1, WORDS - 1)),
     *tests(range(2, WORDS)),
     *tests(range(1, WORDS, 2)),
@@ -980,22 +1018,22 @@ future.wrong(
 )
 future.wrong(
     "the future only shuffled",
-    "Without a mask attention does not notice an order. Change the words themselves.",
+    "Attention without a mask does not notice the order: change the tokens themselves.",
     *tests(later=True, new=lambda old, word: old.flip(0)),
 )
 future.wrong(
-    "later words cut off",
-    "A function may use the length of the text: leave the words, and change them.",
+    "later tokens cut off",
+    "A function may use the length of the text: keep all tokens, and change them.",
     *tests(cut=True),
 )
 future.wrong(
     "the past changed, not the future",
-    "An earlier word may well be felt later: change a later word, and look before it.",
+    "Earlier tokens may be used: change a later token, and compare the ones before it.",
     *tests([0], outputs=lambda word: slice(1, None)),
 )
 future.wrong(
     "compared with causal attention",
-    "A function may be honest and yet another one, such as one that sees three words.",
+    "A function without a leak may differ from it, such as one that sees three tokens.",
     lambda attend: not torch.allclose(attend(X, X, X), causal_attention(X, X, X)),
 )
 
