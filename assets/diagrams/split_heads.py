@@ -8,8 +8,8 @@ LOW = 1.75  # y of the matrices in the row
 
 
 def split_heads():
-    """Splitting 12 features into 3 heads. A matrix of 5 tokens × 12 features is viewed
-    as 5 × 3 × 4 (tokens × heads × head_dim) and transposed to 3 × 5 × 4: one matrix of
+    """Splitting 12 features into 3 heads. A matrix of 5 tokens × 12 features is cut
+    into 5 × 3 × 4 (tokens × heads × head_dim) and transposed to 3 × 5 × 4: one matrix of
     5 tokens × 4 features for each head. Merging goes the same way back.
     """
     ax = canvas(9, 4.4)
@@ -29,11 +29,13 @@ def split_heads():
     _shape(ax, 1.7, above, "length × embed_dim", "(5, 12)")
     _shape(ax, 5.18, above, "length × heads × head_dim", "(5, 3, 4)")
     _shape(ax, 7.86, 3.98, "heads × length × head_dim", "(3, 5, 4)")
-    for start, end, step in ((2.98, 3.58, "view"), (6.6, 7.4, "transpose")):
+    for start, end, step in ((2.98, 3.58, "unflatten"), (6.6, 7.4, "transpose")):
         arrow(ax, (start, LOW + HEIGHT / 2), (end, LOW + HEIGHT / 2))
         write(ax, (start + end) / 2, LOW + HEIGHT / 2 + 0.13, step)
-    arrow(ax, (8.66, 1.03), (8.82, 1.03), (8.82, 0.25), (1.7, 0.25), (1.7, LOW - 0.05))
-    box(ax, 3.65, 0.11, 3.2, 0.28, "merge: transpose back, reshape to (5, 12)", "white")
+    for y in (2.19, 1.03):  # all three heads go back
+        arrow(ax, (8.66, y), (8.82, y), head=False)
+    arrow(ax, (8.66, 3.35), (8.82, 3.35), (8.82, 0.25), (1.7, 0.25), (1.7, LOW - 0.05))
+    box(ax, 3.65, 0.11, 3.2, 0.28, "merge: transpose back, flatten to (5, 12)", "white")
     return ax.figure
 
 
