@@ -226,11 +226,15 @@ class WithoutWeights(nn.Module):
         return self.layer(x, x, x, **options)[0]
 
 
-def test_row_10_exported_code_skips_the_fast_path(theirs, x):
+def test_row_10_exported_code_skips_the_fast_path(theirs, ours, x):
     model, hidden = WithoutWeights(frozen(theirs)), nothing_to_read()
     exported = torch.export.export(model, (x, hidden)).module()
     assert model(x, hidden)[1].isnan().all()
-    close(exported(x, hidden)[1], theirs.out_proj.bias.detach().expand(5, 8))
+    bias = theirs.out_proj.bias.detach().expand(5, 8)
+    close(exported(x, hidden)[1], bias)
+    options = {"mask": ~hidden[:, None, None]}
+    exported = torch.export.export(ours, (x,), options).module()
+    close(exported(x, **options)[0][1], bias)
 
 
 def test_row_10_compiled_code_skips_the_fast_path(theirs, ours, x):
