@@ -38,13 +38,13 @@ def one_head(ax):
         arrow(ax, (0.76, middle), (1.16, y), head=False, width=0.8)
         box(ax, 1.16, y - 0.14, 0.58, 0.28, token, KEY)
         write(ax, 2.25, y, f"{score:.1f}".replace("-", "−"), ha="right")
-        box(ax, 2.85, y - 0.09, weight, 0.18, "", MARKED)
-        write(ax, 2.91 + weight, y, f"{weight:.2f}", ha="left")
+        box(ax, 2.91, y - 0.09, weight, 0.18, "", MARKED)
+        write(ax, 2.97 + weight, y, f"{weight:.2f}", ha="left")
         arrow(ax, (4.46, y), (4.72, middle), width=0.5 + 6 * weight, head=False)
         box(ax, 3.88, y - 0.14, 0.58, 0.28, token, VALUE)
     arrow(ax, (2.4, middle), (2.78, middle))
     box(ax, 4.72, middle - 0.24, 0.72, 0.48, "output\nfor sat", VALUE)
-    write(ax, 2.6, middle + 0.13, "softmax", 8)
+    write(ax, 2.57, middle + 0.13, "softmax", 8)
     formula = r"$\mathrm{softmax}\left(\,q\,K^\top /\, \sqrt{d_k}\,\right) V$"
     box(ax, 1.16, 0.22, 3.3, 0.44, formula, "white", size=11)
 
@@ -65,7 +65,7 @@ def several_heads(ax):
         for x, letter, colour in zip((1.08, 1.36, 1.64), "qkv", (QUERY, KEY, VALUE)):
             box(ax, x, y - 0.27, 0.24, 0.3, letter, colour)
         arrow(ax, (1.92, y - 0.1), (2.12, y - 0.1))
-        matrix(ax, 2.14, y - 0.32, viridis(0.85 * pattern + 0.04), 0.12)
+        matrix(ax, 2.14, y - 0.32, viridis(0.84 * pattern + 0.04), 0.12)
         write(ax, 2.38, y + 0.3, "weights", 8)
         arrow(ax, (2.66, y - 0.1), (2.9, y - 0.1))
         matrix(ax, 2.93, y - 0.28, [[HEADS[head]] * 2] * 4, cell)
@@ -110,7 +110,7 @@ def pytorch(ax):
 def cache(ax):
     """Map of the transformer, lesson 10: fast attention. The keys and values of 5
     earlier tokens are kept in a cache, so that a new token computes 1 query, 1 key and
-    1 value. Beside it, the score matrix is computed in tiles and never stored as a
+    1 value. Below, the score matrix is computed in tiles and never stored as a
     whole.
     """
     box(ax, 0.75, 2.05, 3.42, 0.86, "", "white")

@@ -32,7 +32,9 @@ def split_heads():
     for start, end, step in ((2.98, 3.58, "view"), (6.6, 7.4, "transpose")):
         arrow(ax, (start, LOW + SIDE / 2), (end, LOW + SIDE / 2))
         write(ax, (start + end) / 2, LOW + SIDE / 2 + 0.13, step)
-    arrow(ax, (8.28, 0.4), (8.28, 0.25), (1.76, 0.25), (1.76, LOW - 0.05))
+    arrow(
+        ax, (8.66, 0.94), (8.82, 0.94), (8.82, 0.25), (1.76, 0.25), (1.76, LOW - 0.05)
+    )
     box(ax, 3.65, 0.11, 3.2, 0.28, "merge: transpose back, reshape to (4, 12)", "white")
     return ax.figure
 
