@@ -218,7 +218,7 @@ FURTHER = [
 
 def changed_after_training(scheme: nn.Module, length: int) -> dict[str, nn.Module]:
     """Return other schemes under which the same weights are tested, too."""
-    if isinstance(scheme, Rotary):
+    if isinstance(scheme, Rotary) and scheme.base == 10000:
         dim = DIM // HEADS
         return {
             "interpolated": Rotary(dim, scale=1 / LONGER),
