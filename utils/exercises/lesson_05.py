@@ -631,7 +631,7 @@ for name, places in {
 
 cache.wrong(
     "kept keys turned again",
-    "The kept keys are turned already, from when they were new; do not turn them again.",
+    "The kept keys were turned when they were new; do not turn them again.",
     _step(kept_at=FROM_0),
     _step(BY_KEPT, BY_KEPT, FROM_0),
     _step(RIGHT, BY_KEPT, FROM_0),
