@@ -9,8 +9,8 @@ LOW = 1.75  # y of the matrices in the row
 
 def split_heads():
     """Splitting 12 features into 3 heads. A matrix of 5 tokens × 12 features is cut
-    into 5 × 3 × 4 (tokens × heads × head_dim) and transposed to 3 × 5 × 4: one matrix of
-    5 tokens × 4 features for each head. Merging goes the same way back.
+    into 5 × 3 × 4 (tokens × heads × head_dim) and transposed to 3 × 5 × 4: one matrix
+    of 5 tokens × 4 features for each head. Merging goes the same way back.
     """
     ax = canvas(9, 4.4)
     box(ax, 0.03, 0.03, 8.94, 4.34, "", PALE)
