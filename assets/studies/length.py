@@ -1,11 +1,12 @@
 """Train short, test long: three tasks, six position schemes, eight seeds each.
 
 usage: python assets/studies/length.py            every run, into length.json
-       python assets/studies/length.py --check    one run again: is it as stored?
+       python assets/studies/length.py --check    two runs again: are they as stored?
 
 Every model is trained on texts of L tokens and tested on texts of 4 L, in sixteen parts
-of L / 4 positions. The whole study takes about twenty minutes on one core; lesson 05
-plots what is stored.
+of L / 4 positions. `FURTHER` asks whether a finding is one of these settings only: with
+longer training, with other seeds, with other schemes. The whole study takes about forty
+minutes on one core; lesson 05 plots what is stored.
 """
 
 import copy
@@ -61,7 +62,8 @@ SETTINGS = {
     "parts": PARTS,
     "rows": ROWS,
 }
-CHECKED = ("3 back", "T5", 0)  # --check repeats this run
+CHECKED = ("3 back", "T5", 0)  # --check repeats this run,
+CHECKED_FURTHER = ("3 back", "ALiBi", 0)  # and this one of those trained for longer
 MARGIN = 0.1  # another CPU rounds otherwise, and training makes more of it
 
 
@@ -188,9 +190,35 @@ VARIANTS = {  # trained on "characters" only
 }
 
 
+@dataclass(frozen=True)
+class Further:
+    """More runs of one task: schemes, seeds, and how they are trained."""
+
+    task: str
+    schemes: tuple[str, ...]
+    seeds: range = range(8)
+    steps: int = STEPS
+    learning_rate: float = SETTINGS["learning_rate"]
+
+
+OTHER_SCHEMES = VARIANTS | {  # of the further runs
+    "rotary, base 4000": lambda length: Rotary(DIM // HEADS, base=4000.0),
+    "rotary, base 30000": lambda length: Rotary(DIM // HEADS, base=30000.0),
+}
+LONGER_TRAINING = Further(
+    "3 back", ("ALiBi", "rotary", "none", "T5"), steps=2000, learning_rate=1e-2
+)
+FURTHER = [
+    LONGER_TRAINING,
+    Further("first", ("rotary",), seeds=range(8, 16)),
+    Further("3 back", ("learned, small",)),
+    Further("first", ("learned, small", "rotary, base 4000", "rotary, base 30000")),
+]
+
+
 def changed_after_training(scheme: nn.Module, length: int) -> dict[str, nn.Module]:
     """Return other schemes under which the same weights are tested, too."""
-    if isinstance(scheme, Rotary):
+    if isinstance(scheme, Rotary) and scheme.base == 10000:
         dim = DIM // HEADS
         return {
             "interpolated": Rotary(dim, scale=1 / LONGER),
@@ -249,13 +277,20 @@ def by_part(model: CausalLM, task: Task) -> list[float]:
     return [round(x, 4) for x in parts.nanmean(dim=(0, 2)).tolist()]
 
 
-def runs_of(task: Task, name: str, scheme: Callable):
+def runs_of(task: Task, name: str, scheme: Callable, how: Further | None = None):
     """Yield what is stored of one scheme on one task: all seeds, all tests."""
+    seeds, steps, options = SEEDS, STEPS, {}
+    if how is not None:  # what differs from SETTINGS is stored with the run
+        seeds, steps = how.seeds, how.steps
+        options = {"learning_rate": how.learning_rate}
     models, histories = train_many(
-        lambda: make_model(task, scheme), task.batch, STEPS, SEEDS
+        lambda: make_model(task, scheme), task.batch, steps, seeds, **options
     )
-    for seed, model, history in zip(SEEDS, models, histories):
-        run = {"task": task.name, "scheme": name, "seed": seed, "tested": "as trained"}
+    for seed, model, history in zip(seeds, models, histories):
+        run = {"task": task.name, "scheme": name, "seed": seed}
+        if steps != STEPS:
+            run |= {"steps": steps} | options
+        run |= {"tested": "as trained"}
         last = sum(history.losses[-50:]) / 50
         extra = {"training_loss": round(last, 4)}
         if isinstance(model.position, T5Bias) and task.name == "characters":
@@ -267,6 +302,15 @@ def runs_of(task: Task, name: str, scheme: Callable):
         for tested, other in changed.items():
             parts = by_part(with_position(model, other), task)
             yield run | {"tested": tested, "parts": parts}
+
+
+def further_runs():
+    """Yield the runs of FURTHER."""
+    for how in FURTHER:
+        task = TASKS[how.task]()
+        for name in how.schemes:
+            print(task.name, name, how.steps, how.seeds, flush=True)
+            yield from runs_of(task, name, (SCHEMES | OTHER_SCHEMES)[name], how)
 
 
 def yardsticks() -> dict[str, list[float]]:
@@ -298,6 +342,7 @@ def study() -> dict:
         for name, scheme in schemes.items():
             print(task.name, name, flush=True)
             runs += runs_of(task, name, scheme)
+    runs += further_runs()
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     versions["machine"] = platform.machine()
     versions["cpu capability"] = torch.backends.cpu.get_cpu_capability()
@@ -311,26 +356,29 @@ def study() -> dict:
     }
 
 
-def repeated() -> list[float]:
-    """Train the run that --check repeats, alone; return its parts."""
-    task_name, scheme, seed = CHECKED
+def repeated(which: tuple, how: Further | None = None) -> list[float]:
+    """Train one of the stored runs, alone; return its parts."""
+    task_name, scheme, seed = which
     task = TASKS[task_name]()
     torch.manual_seed(seed)
     model = make_model(task, SCHEMES[scheme])
-    train(model, task.batch, STEPS, seed=seed)
+    rate = SETTINGS["learning_rate"] if how is None else how.learning_rate
+    steps = STEPS if how is None else how.steps
+    train(model, task.batch, steps, seed=seed, learning_rate=rate)
     return by_part(model, task)
 
 
-def misfits(stored: dict, parts: list[float]) -> list[str]:
+def misfits(stored: dict, parts: list[float], which=CHECKED, steps=STEPS) -> list[str]:
     """Return what of a repeated run is not as stored, in words."""
     said = []
     if json.loads(json.dumps(SETTINGS)) != stored["settings"]:
         said.append("the settings are not those with which the study was stored.")
-    task, scheme, _ = CHECKED
+    task, scheme, _ = which
     same = [
         run["parts"]
         for run in stored["runs"]
         if (run["task"], run["scheme"], run["tested"]) == (task, scheme, "as trained")
+        and run.get("steps", STEPS) == steps
     ]
     if len(same) != len(SEEDS):
         return [*said, f"{len(same)} runs of {task}, {scheme} are stored."]
@@ -341,11 +389,16 @@ def misfits(stored: dict, parts: list[float]) -> list[str]:
     return said
 
 
+def both_misfits(stored: dict) -> list[str]:
+    """Return what of the two runs that --check repeats is not as stored, in words."""
+    said = misfits(stored, repeated(CHECKED))
+    again, steps = repeated(CHECKED_FURTHER, LONGER_TRAINING), LONGER_TRAINING.steps
+    return said + misfits(stored, again, CHECKED_FURTHER, steps)
+
+
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda stored: misfits(stored, repeated())
-    )
+    return command_line(arguments, STORED, __doc__, study, both_misfits)
 
 
 if __name__ == "__main__":

@@ -476,7 +476,7 @@ for name, functions in {
     rotations.wrong(
         name,
         "Return True where scores stay equal when all tokens move together, and change "
-        "when they move apart (who ignores positions passes the first).",
+        "when they move apart (a function that ignores positions passes the first).",
         *functions,
     )
 
@@ -631,7 +631,7 @@ for name, places in {
 
 cache.wrong(
     "kept keys turned again",
-    "The kept keys were turned when they were new; here they are turned again.",
+    "The kept keys were turned when they were new; do not turn them again.",
     _step(kept_at=FROM_0),
     _step(BY_KEPT, BY_KEPT, FROM_0),
     _step(RIGHT, BY_KEPT, FROM_0),

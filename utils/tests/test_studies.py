@@ -79,7 +79,7 @@ def test_every_study_has_its_script_and_the_bytes_that_it_writes():
 @pytest.mark.parametrize(
     ("name", "count", "fields"),
     [
-        ("length", 128, ["task", "scheme", "training_loss", "parts"]),
+        ("length", 168, ["task", "scheme", "training_loss", "parts"]),
         ("language_model", 48, ["variant", "alone"]),
         ("specialisation", 64, ["kind", "curve"]),
     ],
@@ -110,7 +110,8 @@ def test_the_check_can_fail(name, own, field, others):
     assert set(names) <= set(own.values())
 
     def misfits(which, stored=stored):
-        (run,) = runs_of(study_of(name)[1], seed=seed, **which)
+        found = runs_of(study_of(name)[1], seed=seed, **which)
+        (run,) = [run for run in found if "steps" not in run]
         return study.misfits(stored, run["parts"] if name == "length" else run)
 
     assert misfits(own) == []
@@ -133,13 +134,48 @@ def test_every_run_of_length_is_stored_once():
     for task in study.TASKS:
         schemes = study.SCHEMES | (study.VARIANTS if task == "characters" else {})
         for name, scheme in schemes.items():
-            size = study.SETTINGS["length"][task]
-            changed = study.changed_after_training(scheme(size), size)
-            tests = ["as trained", *changed]
-            expected += [(task, name, test, s) for test in tests for s in study.SEEDS]
-    fields = ("task", "scheme", "tested", "seed")
-    found = [tuple(run[field] for field in fields) for run in stored["runs"]]
+            how = {"steps": study.STEPS, "rate": study.SETTINGS["learning_rate"]}
+            expected += all_tests(study, task, name, scheme, study.SEEDS, **how)
+    for more in study.FURTHER:
+        how = {"steps": more.steps, "rate": more.learning_rate}
+        for name in more.schemes:
+            scheme = (study.SCHEMES | study.OTHER_SCHEMES)[name]
+            expected += all_tests(study, more.task, name, scheme, more.seeds, **how)
+    settings = {"steps": study.STEPS} | study.SETTINGS  # of runs that name no others
+    fields = ("task", "scheme", "tested", "seed", "steps", "learning_rate")
+    found = [
+        tuple((settings | run)[field] for field in fields) for run in stored["runs"]
+    ]
     assert sorted(found) == sorted(expected)
+
+
+def all_tests(study, task, name, scheme, seeds, steps, rate):
+    """Return what is to be stored of one scheme on one task."""
+    size = study.SETTINGS["length"][task]
+    tests = ["as trained", *study.changed_after_training(scheme(size), size)]
+    return [(task, name, test, s, steps, rate) for test in tests for s in seeds]
+
+
+def test_the_check_of_longer_training_can_fail():
+    study, stored = study_of("length")
+    longer, (task, scheme, seed) = study.LONGER_TRAINING, study.CHECKED_FURTHER
+    assert longer.task == task and scheme in longer.schemes and seed in longer.seeds
+
+    def misfits(**which):
+        (run,) = runs_of(stored, task=task, tested="as trained", seed=seed, **which)
+        return study.misfits(stored, run["parts"], study.CHECKED_FURTHER, longer.steps)
+
+    assert misfits(scheme=scheme, steps=longer.steps) == []
+    others = [other for other in longer.schemes if other != scheme]
+    assert all(misfits(scheme=other, steps=longer.steps) for other in others)
+    (short,) = [
+        run
+        for run in runs_of(stored, task=task, scheme=scheme, seed=seed)
+        if "steps" not in run
+    ]
+    further = study.CHECKED_FURTHER, longer.steps
+    assert study.misfits(stored, short["parts"], *further)
+    assert "0 runs" in study.misfits(stored | {"runs": []}, short["parts"], *further)[0]
 
 
 # --- lesson 06: language_model ---
