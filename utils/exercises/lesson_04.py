@@ -87,7 +87,7 @@ for name, waves in {
     "only sines": lambda a: a.sin().repeat_interleave(2, dim=1),
     "in two halves": lambda a: torch.cat([a.sin(), a.cos()], dim=1),
 }.items():
-    why = "Even features are sines, odd ones cosines: those of an angle are neighbours."
+    why = "The sine and the cosine of one angle stand side by side, the sine first."
     sines.wrong(name, why, _sines(waves=waves))
 
 
@@ -336,13 +336,13 @@ def _encodings() -> list[_Encoding]:
         "a learned encoding": lambda x: add(x, learned),
         "a learned encoding, small": lambda x: add(x, small),
         "an encoding of numbers, but for one feature": lambda x: add(x, numbers),
-        "an encoding of the sentence, not the place": lambda x: (
+        "an encoding of the sentence, not the position": lambda x: (
             x + waves[: len(x), None]
         ),
-        "an encoding with one vector for all places": lambda x: x + waves[0],
+        "an encoding with one vector for all positions": lambda x: x + waves[0],
         "an encoding that depends on the length": by_share,
         "an encoding that counts from the end": from_the_end,
-        "an encoding that begins anew after 8 places": lambda x: add(
+        "an encoding that begins anew after 8 positions": lambda x: add(
             x, waves[place % 8]
         ),
         "an encoding of the first sentence alone": lambda x: of_the_first(x, 1),
@@ -355,7 +355,9 @@ def _encodings() -> list[_Encoding]:
         ),
         "an encoding that edits its input": lambda x: x.add_(waves[: x.shape[1]]),
         "an encoding that scales its input, too": lambda x: add(x.mul_(EMBED_DIM**0.5)),
-        "an encoding that counts both ways from place 35": lambda x: add(x, both_ways),
+        "an encoding that counts both ways from position 35": lambda x: add(
+            x, both_ways
+        ),
         "a small encoding that counts from the end": lambda x: from_the_end(x, small),
         "an encoding that depends on the size of the batch": by_batch,
         "an encoding that is centred over the batch": lambda x: add(x - x.mean(dim=0)),
@@ -366,9 +368,9 @@ def _encodings() -> list[_Encoding]:
     return [_Encoding(name, encode) for name, encode in encodings.items()]
 
 
-def encoding_test(embed) -> bool:
+def encoding_test(add_positions) -> bool:
     """The reference: is the same added to all texts, and another vector per place?"""
-    return _verdict(embed)
+    return _verdict(add_positions)
 
 
 def _apart(rows, gap=1e-2):
@@ -400,7 +402,7 @@ def _verdict(
 
 def encoding_trials(dtype):
     for embed in _encodings() if dtype == torch.float32 else ():
-        yield {"embed": embed}
+        yield {"add_positions": embed}
 
 
 encodings = Exercise(
@@ -446,15 +448,16 @@ for name, functions in {
 }.items():
     encodings.wrong(
         name,
-        "True means: at each place the same vector is added to all texts, whatever it "
-        "is, and no two places get the same one.",
+        "True means: at each position the same vector is added in all sentences, "
+        "whatever it is, and no two positions get the same one.",
         *functions,
     )
 
 encodings.wrong(
     "refuses right ones",
-    "Right ones fail, too. If you compare exactly: (x + p) - x is p only up to "
-    "rounding, so take torch.allclose with atol=1e-4.",
+    "Right ones fail, too. Perhaps a position is compared with itself: that distance "
+    "is 0. If you compare exactly: (x + p) - x is p only up to rounding, so take "
+    "torch.allclose with atol=1e-4.",
     lambda embed: False,
 )
 encodings.wrong(
@@ -493,7 +496,7 @@ for name, tests in {
 }.items():
     encodings.wrong(
         name,
-        "Compare all texts of two inputs with each other: three long ones, and one "
+        "Compare all sentences of two inputs with each other: three long ones, and one "
         "or two short ones, all of different random words.",
         *tests,
         *map(_on_a_copy, tests),
@@ -522,8 +525,8 @@ for name, tests in {
 }.items():
     encodings.wrong(
         name,
-        "Compare each of 40 places with every other, by the distance of whole vectors: "
-        "torch.cdist, which is more than 0.05 if the encoding is right.",
+        "Compare each of 40 positions with every other, by the distance of whole "
+        "vectors: torch.cdist, which is more than 0.05 if the encoding is right.",
         *tests,
     )
 
@@ -539,9 +542,7 @@ for name, test in {
     "x not looked at afterwards": _on_a_copy(encoding_test),
     "no copy made before": _without_a_copy,
 }.items():
-    why = (
-        "embed may edit x, which the caller still needs: compare with a copy of before."
-    )
+    why = "add_positions may edit x, which the caller still needs: compare with a copy."
     encodings.wrong(name, why, test)
 
 
