@@ -20,7 +20,7 @@ Looking at heads:
   treebank.py       sentences with their trees, from a CoNLL-U file
 
 On the page:
-  plotting.py       house style, show(figure, caption), heat maps, grids of heads
+  plotting.py       house style, show(figure, caption), diagram(name), heat maps, heads
   viewer.py         the interactive viewer (viewer.js its script, viewer.css its style)
   benchmark.py      speed as a ratio, measured only after an equality check
   exercises/        check, progress, answer, and the exercises of each lesson

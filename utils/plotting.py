@@ -1,4 +1,4 @@
-"""House style, figures with a caption, heat maps, grids of heads, and their words.
+"""House style, figures and diagrams with captions, heat maps, and their words.
 
 A caption is decided on the printed digits, so that every CPU writes the same sentence:
 two weights that print alike are called alike, and none of them the strongest.
@@ -7,9 +7,11 @@ two weights that print alike are called alike, and none of them the strongest.
 import base64
 import html
 import io
+import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import matplotlib.pyplot as plt
@@ -30,6 +32,7 @@ MOST_VECTORS = 20_000  # cells; a file for print keeps more of them as one pictu
 WIDEST = 9.0  # inches
 LONGEST_WORD = 16  # letters
 ROUNDING = 1e-6  # a weight this little above or below 0 is a 0
+DIAGRAMS = Path(__file__).parents[1] / "assets" / "diagrams"
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "": "∅"}
 SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -72,7 +75,24 @@ def show(figure: Figure, caption: str | None = None) -> None:
     tight = {"bbox_inches": "tight", "pad_inches": "layout"}
     figure.savefig(png, format="png", metadata={"Software": None}, **tight)
     plt.close(figure)
-    encoded = base64.b64encode(png.getvalue()).decode()
+    _display(png.getvalue(), caption)
+
+
+def diagram(name: str) -> None:
+    """Display a diagram of the course, with what it shows in words under it.
+
+    name: of a file in assets/diagrams, such as "transformer_01" or "split_heads".
+    Raises ValueError for a name that no diagram has.
+    """
+    captions = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))
+    if name not in captions:
+        raise ValueError(f"no diagram is named {name!r}; give one of {list(captions)}.")
+    _display((DIAGRAMS / f"{name}.png").read_bytes(), captions[name])
+
+
+def _display(png: bytes, caption: str) -> None:
+    """Display a picture and its caption."""
+    encoded = base64.b64encode(png).decode()
     # Two outputs, because of several forms of one output a page shows only one. The
     # picture has no words: where only words can be shown, the caption is there once.
     display({"image/png": encoded}, raw=True)

@@ -4,6 +4,7 @@ name the strongest, decide nothing that a CPU decides, and show every letter."""
 import base64
 import html
 import io
+import json
 import math
 import re
 import struct
@@ -16,7 +17,17 @@ import pytest
 import torch
 
 from utils import plotting
-from utils.plotting import as_html, heatmap, names, plot_heads, printed, show, visible
+from utils.plotting import (
+    DIAGRAMS,
+    as_html,
+    diagram,
+    heatmap,
+    names,
+    plot_heads,
+    printed,
+    show,
+    visible,
+)
 from utils.tests.helpers import HOSTILE
 
 plt.switch_backend("Agg")
@@ -269,6 +280,20 @@ def test_show_puts_the_caption_under_the_picture_once_and_closes(shown):
     assert png.startswith(b"\x89PNG") and b"Software" not in png
     assert caption == {"text/plain": CAPTION, "text/html": as_html(CAPTION)}
     assert plt.get_fignums() == []
+
+
+def test_a_diagram_is_its_png_and_its_caption_and_an_unknown_one_lists_them(shown):
+    diagram("split_heads")
+    captions = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))
+    says = captions["split_heads"]
+    png = base64.b64encode((DIAGRAMS / "split_heads.png").read_bytes()).decode()
+    assert shown == [
+        {"image/png": png},
+        {"text/plain": says, "text/html": as_html(says)},
+    ]
+    for name in ("transformer_12", "../heads"):
+        with pytest.raises(ValueError, match=f"{name}.*transformer_11.*block"):
+            diagram(name)
 
 
 def test_a_caption_is_a_sentence_and_a_figure_without_a_description_needs_one(shown):

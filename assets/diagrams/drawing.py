@@ -1,0 +1,129 @@
+"""Draws boxes, arrows and matrices, for all diagrams: one inch is one unit.
+
+Each text stands on a pale fill and each line is grey, so that one file can be read on a
+white page and on a dark one.
+"""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.path import Path as Line
+from PIL import Image
+
+INK, LINE = "#1a1a1a", "#808080"
+PALE, QUIET = "#f7f7f7", "#e6e6e6"  # panels, and boxes that are not the subject
+
+
+def tint(colour: str, strength: float = 0.45) -> str:
+    """Return the colour mixed with white; black text can be read on it."""
+    return to_hex(1 - strength * (1 - np.array(to_rgb(colour))))
+
+
+# All are of seaborn's palette "colorblind", for the whole course.
+QUERY, KEY, VALUE = tint("#0173b2"), tint("#de8f05", 0.6), tint("#029e73")
+HEADS = [tint("#56b4e9", 0.6), tint("#ece133", 0.7), tint("#d55e00", 0.6)]
+HEADS += [tint("#949494", 0.7)]
+MARK, MARKED = "#a04a90", tint("#cc78bc", 0.6)  # edge and fill of the lesson's part
+
+TOKENS = "The cat sat on the mat".split()
+
+
+def canvas(width: float, height: float) -> Axes:
+    """Return axes of width x height inches, transparent and without a frame."""
+    figure = plt.figure(figsize=(width, height), layout="none")
+    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+    ax.set_axis_off()
+    figure.patch.set_alpha(0)
+    return ax
+
+
+def box(ax, x, y, width, height, text="", fill=QUIET, edge=LINE, size=9, **font):
+    """Draw a rounded box, x and y its lower left corner, with a text in the middle."""
+    style = f"round,pad=0,rounding_size={min(0.06, width / 3, height / 3)}"
+    shape = {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
+    ax.add_patch(FancyBboxPatch((x, y), width, height, style, **shape))
+    write(ax, x + width / 2, y + height / 2, text, size, **font)
+
+
+def write(ax, x, y, text, size=9, ha="center", **font):
+    """Write a text on a fill that is there already; x and y are its middle."""
+    font = {"color": INK, "va": "center_baseline", "linespacing": 1.2} | font
+    ax.text(x, y, text, size=size, ha=ha, **font)
+
+
+def arrow(ax, *points, head=True, colour=LINE, width=1.2):
+    """Draw a line through the points, with a head at the last of them."""
+    style = "-|>,head_length=3.5,head_width=2" if head else "-"
+    line = {"color": colour, "lw": width, "joinstyle": "round", "capstyle": "butt"}
+    path = Line([np.array(point, dtype=float) for point in points])
+    ax.add_patch(FancyArrowPatch(path=path, arrowstyle=style, **line))
+
+
+def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
+    """Draw the sign of an addition, x and y its centre."""
+    circle = {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
+    ax.add_patch(plt.Circle((x, y), radius, **circle))
+    for dx, dy in ((0.6 * radius, 0), (0, 0.6 * radius)):
+        ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, lw=1.2)
+
+
+def matrix(ax, x, y, colours, cell=0.2, edge="white", hatch=None):
+    """Draw a matrix of colours, the first row on top, x and y its lower left corner."""
+    height = len(colours) * cell
+    for i, row in enumerate(colours):
+        for j, colour in enumerate(row):
+            at = (x + j * cell, y + height - (i + 1) * cell)
+            marks = {"fc": colour or QUIET, "ec": edge, "lw": 0.6}
+            ax.add_patch(Rectangle(at, cell, cell, **marks))
+            if colour is None:  # hidden by a mask
+                hidden = {"fc": "none", "ec": "#b5b5b5", "hatch": "/////", "lw": 0}
+                ax.add_patch(Rectangle(at, cell, cell, **hidden))
+    frame = {"fc": "none", "ec": LINE, "lw": 0.8}
+    ax.add_patch(Rectangle((x, y), len(colours[0]) * cell, height, **frame))
+
+
+def viridis(weights, mask=None) -> list[list[str | None]]:
+    """Return the colours of attention weights from 0 to 1; None where masked."""
+    return _colours("viridis", np.asarray(weights), mask)
+
+
+def signed(numbers, mask=None) -> list[list[str | None]]:
+    """Return the colours of numbers around 0: red above, blue below; None if masked."""
+    return _colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
+
+
+def _colours(name, numbers, mask):
+    mask = np.ones(numbers.shape, bool) if mask is None else mask
+    colours = plt.get_cmap(name)(numbers)
+    return [
+        [to_hex(colour) if may else None for colour, may in zip(*row)]
+        for row in zip(colours, mask)
+    ]
+
+
+def softmax(scores) -> np.ndarray:
+    """Return the softmax of each row."""
+    powers = np.exp(np.asarray(scores, dtype=float))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def save(figure: Figure, folder: Path, name: str, alt: str) -> None:
+    """Write NAME.png and NAME.svg, the same bytes each time; the SVG tells the text."""
+    quiet = {"Creator": None, "Date": None, "Format": None, "Type": None}
+    with plt.rc_context({"svg.hashsalt": name}):
+        figure.savefig(folder / f"{name}.svg", metadata=quiet | {"Title": name})
+    png = folder / f"{name}.png"
+    figure.savefig(png, dpi=120)
+    plt.close(figure)
+    coarse = np.round(np.array(Image.open(png)) / 5) * 5  # unseen, and a quarter less
+    Image.fromarray(coarse.astype(np.uint8)).save(png, optimize=True)
+    svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+    title = f"<title>{name}</title>"
+    words = f"<title>{name.replace('_', ' ')}</title>\n <desc>{alt}</desc>"
+    svg = svg.replace(title, words).replace("<svg ", '<svg role="img" ', 1)
+    (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
