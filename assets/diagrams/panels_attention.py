@@ -23,11 +23,11 @@ CODE = {"family": "monospace", "size": 8}
 
 def one_head(ax):
     """Map of the transformer, lesson 01: inside one attention head. The query of "sat"
-    is compared with 6 keys. The softmax turns the 6 scores into weights that sum to 1,
-    and the output is the weighted mean of the 6 values.
+    is compared with 6 keys. The 6 scores are divided by √d_k, the softmax turns them
+    into weights that sum to 1, and the output is the weighted mean of the 6 values.
     """
-    scores = np.array([-0.5, 2.0, 1.0, 0.0, -0.5, 1.0])
-    weights = softmax(scores)
+    scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
+    weights = softmax(scores / 2)
     rows = 3.1 - 0.4 * np.arange(6)
     middle = rows.mean()
     titles = (1.45, "keys"), (2.08, "scores"), (3.2, "weights"), (4.17, "values")
@@ -37,14 +37,14 @@ def one_head(ax):
     for y, token, score, weight in zip(rows, TOKENS, scores, weights):
         arrow(ax, (0.76, middle), (1.16, y), head=False, width=0.8)
         box(ax, 1.16, y - 0.14, 0.58, 0.28, token, KEY)
-        write(ax, 2.25, y, f"{score:.1f}".replace("-", "−"), ha="right")
+        write(ax, 2.25, y, f"{score:.0f}", ha="right")
         box(ax, 2.91, y - 0.09, weight, 0.18, "", MARKED)
         write(ax, 2.97 + weight, y, f"{weight:.2f}", ha="left")
         arrow(ax, (4.46, y), (4.72, middle), width=0.5 + 6 * weight, head=False)
         box(ax, 3.88, y - 0.14, 0.58, 0.28, token, VALUE)
     arrow(ax, (2.4, middle), (2.78, middle))
     box(ax, 4.72, middle - 0.24, 0.72, 0.48, "output\nfor sat", VALUE)
-    write(ax, 2.57, middle + 0.13, "softmax", 8)
+    write(ax, 2.59, middle + 0.24, "÷ √d$_k$,\nsoftmax", 8)
     formula = r"$\mathrm{softmax}\left(\,q\,K^\top /\, \sqrt{d_k}\,\right) V$"
     box(ax, 1.16, 0.22, 3.3, 0.44, formula, "white", size=11)
 

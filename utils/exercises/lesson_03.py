@@ -387,7 +387,7 @@ torch_masks.wrong(
 )
 
 
-# --- 3.3 How much does a head read the previous token? ----------------------------
+# --- 3.3 How much does a head attend to the previous token? -----------------------
 
 
 def previous_token_score(weights: Tensor) -> Tensor:
@@ -412,7 +412,7 @@ def score_trials(dtype):
 
 previous_token = Exercise(
     "3.3",
-    "How much does a head read the previous token?",
+    "How much does a head attend to the previous token?",
     previous_token_score,
     score_trials,
     gradients=False,
