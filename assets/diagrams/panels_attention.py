@@ -104,7 +104,7 @@ def pytorch(ax):
         box(ax, 3.43, y, 1.8, 0.34, theirs, colour, **CODE)
         arrow(ax, (2.8, y + 0.17), (3.43, y + 0.17))
         arrow(ax, (2.9, y + 0.17), (2.22, y + 0.17))
-    box(ax, 0.6, 0.3, 4.45, 0.42, "same input → same output and same weights, to 1e-6")
+    box(ax, 0.6, 0.3, 4.45, 0.42, "same input → same output, same attention weights")
 
 
 def cache(ax):

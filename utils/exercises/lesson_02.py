@@ -47,7 +47,7 @@ def of_heads(x) -> Tensor:
 
 
 def mean_so_far(x: Tensor) -> Tensor:
-    """Mix each word with those before it."""
+    """Mix each token with those before it."""
     count = torch.arange(1, of_heads(x).shape[1] + 1, dtype=x.dtype)
     return x.cumsum(dim=1) / count[:, None]
 
@@ -98,6 +98,11 @@ def sentences_out(heads, x, num_heads):
     return heads.reshape(x.transpose(0, 1).shape).transpose(0, 1)
 
 
+def sentences_in_front(heads, x, num_heads):
+    by_sentence = heads.unflatten(0, (-1, num_heads)).transpose(1, 2)
+    return by_sentence.reshape(x.shape)  # of (batch, length, heads, head_dim)
+
+
 def transposed_in(x, num_heads):
     return x.transpose(1, 2).reshape(x.shape[1] * num_heads, len(x), -1)
 
@@ -134,8 +139,8 @@ there_and_back.wrong(
     ways(transposed_in),
 )
 there_and_back.wrong(
-    "words not moved",
-    "The words are still in front: `function` takes them as the second axis.",
+    "tokens not moved",
+    "The tokens are still in front: `function` takes them as the second axis.",
     ways(lambda x, H: x.reshape(len(x), x.shape[1] * H, -1), reshape_out),
 )
 there_and_back.wrong(
@@ -145,17 +150,17 @@ there_and_back.wrong(
 )
 there_and_back.wrong(
     "merge without transpose",
-    "On the way out features of different words end up in one row.",
+    "On the way out features of different tokens end up in one row.",
     ways(way_out=reshape_out),
     ways(way_out=sentences_out),
 )
 there_and_back.wrong(
-    "batch and heads not glued",
+    "batch and heads not joined",
     "Make one axis of batch and heads before the call: flatten(0, 1), or reshape.",
     lambda f, x, H: merge_heads(f(split_heads(x.transpose(0, 1), H))),
 )
 there_and_back.wrong(
-    "x read as (batch, length, embed)",
+    "x taken for (batch, length, embed)",
     "The first axis of x is the length here, the second the batch.",
     lambda f, x, H: on_heads(f, x.transpose(0, 1), H).transpose(0, 1),
 )
@@ -166,6 +171,16 @@ there_and_back.wrong(
     ways(heads_first_in),
 )
 there_and_back.wrong(
+    "heads before sentences on the way out",
+    "After the call, the first axis is (batch, heads), not (heads, batch).",
+    ways(way_out=heads_first_out),
+)
+there_and_back.wrong(
+    "sentences not moved",
+    "The result is (length, batch, embed): move the axes, do not reshape them.",
+    ways(way_out=sentences_in_front),
+)
+there_and_back.wrong(
     "every num_heads-th feature",
     "A head is a block of neighbouring features.",
     interleaved,
@@ -173,18 +188,18 @@ there_and_back.wrong(
 )
 there_and_back.wrong(
     "heads interleaved in the merge",
-    "Lay the heads side by side, one whole head after the other.",
+    "Put the heads side by side, one whole head after the other.",
     ways(way_out=interleaved_out),
 )
 there_and_back.wrong(
-    "words and features exchanged before merging",
-    "Before the merge the heads must stand beside their features, not the words.",
+    "tokens and features exchanged before merging",
+    "Before the merge the heads must stand beside their features, not the tokens.",
     ways(way_out=lambda y, x, H: unfold(y.transpose(1, 2), x)),
     ways(way_out=lambda y, x, H: y.transpose(1, 2).reshape(x.shape)),
 )
 there_and_back.wrong(
     "heads summed or averaged",
-    "The heads are laid side by side, neither added up nor averaged.",
+    "The heads stand side by side; they are neither added up nor averaged.",
     ways(way_out=lambda y, x, H: y.unflatten(0, (-1, H)).sum(dim=1).transpose(0, 1)),
     ways(way_out=lambda y, x, H: y.unflatten(0, (-1, H)).mean(dim=1).transpose(0, 1)),
 )
@@ -265,7 +280,7 @@ def layer_trials(dtype):
     first, second = trials[:2]
     yield first | {"x": first["x"].transpose(0, 1).contiguous().transpose(0, 1)}
     silent = first["x"].clone()
-    silent[0, 1] = 0  # a word whose scores are exactly 0, among others
+    silent[0, 1] = 0  # a token whose scores are exactly 0, among others
     yield first | {"x": silent}
     yield second | {"w_q": torch.zeros_like(second["w_q"])}  # all scores 0
     if dtype == torch.float64:  # precise enough for scores whose exp overflows
@@ -332,15 +347,23 @@ def merge_interleaved(x):
 
 
 for name, why, divisor in [
-    ("no scale", "The scores are not divided by √d_k.", lambda x, E, H: 1.0),
-    ("√embed_dim", "d_k is the size of a head, head_dim.", lambda x, E, H: E**0.5),
-    ("√embed_dim", "", lambda x, E, H: x.shape[-1] ** 0.5),
-    ("√num_heads", "How many heads there are is no scale.", lambda x, E, H: H**0.5),
-    ("√(number of words)", "d_k is not the length.", lambda x, E, H: x.shape[1] ** 0.5),
-    ("divided by d_k", "Divide by √d_k, not by d_k.", lambda x, E, H: E / H),
+    ("no scale", "The scores are not divided by √head_dim.", lambda x, E, H: 1.0),
     (
-        "multiplied by √d_k",
-        "Divide the scores by √d_k.",
+        "√embed_dim",
+        "Divide by the root of head_dim, not of embed_dim.",
+        lambda x, E, H: E**0.5,
+    ),
+    ("√embed_dim", "", lambda x, E, H: x.shape[-1] ** 0.5),
+    ("√num_heads", "The scale is √head_dim, not √num_heads.", lambda x, E, H: H**0.5),
+    (
+        "√length",
+        "The scale is √head_dim, not √length.",
+        lambda x, E, H: x.shape[1] ** 0.5,
+    ),
+    ("divided by head_dim", "Divide by √head_dim instead.", lambda x, E, H: E / H),
+    (
+        "multiplied by √head_dim",
+        "Divide the scores by √head_dim.",
         lambda x, E, H: (H / E) ** 0.5,
     ),
     ("the root rounded", "√6 is 2.45, not 2.", lambda x, E, H: math.isqrt(E // H)),
@@ -369,8 +392,8 @@ whole_layer.wrong(
     layer(lambda x, H: x.transpose(1, 2).reshape(len(x), H, x.shape[1], -1)),
 )
 whole_layer.wrong(
-    "words and features exchanged before merging",
-    "Move the heads behind the words, transpose(1, 2), before you merge.",
+    "tokens and features exchanged before merging",
+    "Move the heads behind the tokens, transpose(1, 2), before you merge.",
     layer(merge=lambda heads: heads.mT.reshape(len(heads), heads.shape[2], -1)),
 )
 whole_layer.wrong(
@@ -381,7 +404,7 @@ whole_layer.wrong(
 )
 whole_layer.wrong(
     "heads interleaved in the merge",
-    "Lay the heads side by side, one whole head after the other.",
+    "Put the heads side by side, one whole head after the other.",
     layer(merge=merge_interleaved),
 )
 whole_layer.wrong(
@@ -392,7 +415,7 @@ whole_layer.wrong(
 )
 whole_layer.wrong(
     "summed heads",
-    "The heads are laid side by side, not added up, before w_o.",
+    "Before w_o the heads stand side by side; they are not added up.",
     layer(merge=lambda heads: heads.sum(dim=1)),
 )
 whole_layer.wrong(
@@ -404,6 +427,15 @@ whole_layer.wrong(
     "softmax over the wrong axis",
     "The weights of each query (a row) must sum to 1.",
     layer(weigh=lambda scores: scores.softmax(dim=-2)),
+)
+whole_layer.wrong(
+    "causal mask",
+    "No mask is wanted here: each token attends to all tokens.",
+    layer(
+        weigh=lambda scores: scores.masked_fill(
+            torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf
+        ).softmax(dim=-1)
+    ),
 )
 whole_layer.wrong(
     "no softmax",
@@ -442,7 +474,7 @@ whole_layer.wrong(
     lambda x, q, k, v, o, H: merge_heads(heads_of(x, q, k, v, H)),
 )
 whole_layer.wrong(
-    "x as it came", "No word has attended to any other.", lambda x, *_: x.clone()
+    "x as it came", "No token has attended to any other.", lambda x, *_: x.clone()
 )
 
 
@@ -452,15 +484,15 @@ def beside(x, num_heads):
 
 
 whole_layer.wrong(
-    "attention between the heads of a word",
-    "Without the transpose the heads of one word attend to each other.",
+    "attention between the heads of a token",
+    "Without the transpose the heads of one token attend to each other.",
     lambda x, q, k, v, o, H: heads_of(x, q, k, v, H, beside).flatten(2) @ o.mT,
 )
 
 
 whole_layer.wrong(
     "size of the heads taken from x",
-    "The heads share out the rows of w_q; x may have another number of features.",
+    "The heads divide the rows of w_q; x may have another number of features.",
     lambda x, q, k, v, o, H: merge_heads(heads_of(x, q, k, v, H)).view(x.shape) @ o.mT,
 )
 
@@ -484,7 +516,7 @@ def cut_first(cut):
 
 whole_layer.wrong(
     "heads cut before projecting",
-    "Project the whole word first; each head attends with a map of all of it.",
+    "Project the whole token first, and split afterwards: each head needs all of it.",
     cut_first(split_heads),
     cut_first(lambda x, H: beside(x, H).transpose(1, 2)),
     cut_first(lambda x, H: x.reshape(*x.shape[:2], H, -1).transpose(1, 2)),
@@ -515,12 +547,12 @@ SHUFFLED = torch.randperm(13, generator=torch.Generator().manual_seed(0))
 
 
 def shuffle_test(layer) -> bool:
-    """Return whether shuffled words are answered by shuffled outputs."""
+    """Return whether shuffled tokens give the outputs in the shuffled order."""
     return survives(layer, SHUFFLED, atol=1e-4)
 
 
 def survives(layer, order, same=torch.allclose, **tolerance) -> bool:
-    """Return whether a layer gives words in this order the outputs in this order."""
+    """Return whether a layer gives tokens in this order the outputs in this order."""
     x = randn(2, len(order), 24, seed=3, dtype=torch.float32)
     return same(layer(x[:, order]), layer(x)[:, order], **tolerance)
 
@@ -569,8 +601,8 @@ write_the_test = Exercise(
 )
 write_the_test.wrong(
     "says yes to all",
-    "Shapes, sums and sentences in a new order are right in all four, and so are words "
-    "that stay in their places: shuffle words that differ.",
+    "All layers get shapes, sums and the order of sentences right, and the wrong ones "
+    "differ only if tokens change places: shuffle tokens that are all different.",
     lambda layer: True,
 )
 write_the_test.wrong(
@@ -581,8 +613,8 @@ write_the_test.wrong(
 )
 write_the_test.wrong(
     "both wrong not found",
-    "With both wrong, whole pieces of a text may change places, and equal words, too: "
-    "shuffle more words, all different, at random.",
+    "With both wrong, whole pieces of a text, or equal tokens, may change places "
+    "unnoticed: shuffle more tokens, all different, in a random order.",
     lambda layer: survives(layer, [1, 0, 3, 2, 5, 4, 7, 6], atol=1e-4),
     lambda layer: survives(layer, [2, 0, 3, 1], atol=1e-4),
 )
@@ -606,7 +638,7 @@ write_the_test.wrong(
 
 @write_the_test.wrong(
     "looks at who sees whom",
-    "With one reshape wrong every word still sees every word; only the places err.",
+    "With one wrong reshape, each token still depends on all tokens: shuffle them.",
 )
 def _(layer):
     x = randn(1, 8, 24, seed=3, dtype=torch.float32)
@@ -716,9 +748,20 @@ new_numbers.wrong(
 )
 new_numbers.wrong(
     "columns of w_in moved",
-    "The columns of w_in are the features of a word; heads are its rows.",
+    "The columns of w_in are the features of a token; the heads are its rows.",
     lambda w, b, out, c, o: (moved(w, o, 2), moved(b, o), moved(out, o), c),
     lambda w, b, out, c, o: renumber(moved(w, o, 2), b, out, c, o),
+)
+new_numbers.wrong(
+    "columns of w_in and rows of w_out moved",
+    "It is the other way round: the heads are the rows of w_in and columns of w_out.",
+    lambda w, b, out, c, o: (moved(w, o, 2), moved(b, o), moved(out, o, 0), c),
+)
+new_numbers.wrong(
+    "queries, keys and values reordered",
+    "The first axis of w_in is query, key, value; it has no heads. Cut its rows.",
+    lambda w, b, out, c, o: (w[o], b[o], moved(out, o), c),
+    lambda w, b, out, c, o: (w[o], moved(b, o), moved(out, o), c),
 )
 new_numbers.wrong(
     "nothing moved", "Every head has kept its number.", lambda *tensors: tensors[:4]

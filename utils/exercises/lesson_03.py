@@ -47,7 +47,7 @@ def torch_attention(
 
 
 def torch_trials(dtype):
-    # several and one sentence, one token, one head, head_dim = num_heads; head_dim is a
+    # some sequences and one, one token, one head, head_dim = num_heads; head_dim is a
     # square, so that its root is exact in every precision
     sizes = [(2, 6, 3, 4), (3, 4, 2, 9), (1, 5, 4, 4), (2, 1, 2, 4), (2, 4, 1, 9)]
     if dtype == torch.float32:
@@ -134,7 +134,7 @@ torch_layer.wrong(
 )
 torch_layer.wrong(
     "length before batch",
-    "x is (batch, length, embed): tokens attend to tokens of the same sentence.",
+    "x is (batch, length, embed): tokens attend to tokens of their own sequence.",
     lambda x, *rest: torch_attention(x.transpose(0, 1), *rest).transpose(0, 1),
 )
 for name, attend in {
@@ -174,8 +174,8 @@ def _(*args):
 
 
 torch_layer.wrong(
-    "sentences cut instead of features",
-    "chunk(3) cuts axis 0, the sentences; cut the features: chunk(3, dim=-1).",
+    "sequences cut instead of features",
+    "chunk(3) cuts axis 0, the sequences; cut the features: chunk(3, dim=-1).",
     _layer(cut=lambda p, heads: [split_heads(part, heads) for part in p.chunk(3)]),
 )
 
@@ -238,20 +238,23 @@ torch_layer.wrong("x as it came", "No token attends to any other.", lambda x, *r
 
 
 def torch_mask(attention_mask: Tensor, num_heads: int) -> Tensor:
-    """The reference: words (batch, L) and causal, as blocked (batch * heads, L, L)."""
-    words = attention_mask.bool()[:, None, :]  # (batch, 1, keys), True = may be read
-    keep = words & causal_mask(attention_mask.shape[-1], device=attention_mask.device)
+    """The reference: padding and later tokens, as blocked (batch * heads, L, L).
+
+    A query without any key, as with padding on the left, keeps its row of True.
+    """
+    real = attention_mask.bool()[:, None, :]  # (batch, 1, keys), True = a real token
+    keep = real & causal_mask(attention_mask.shape[-1], device=attention_mask.device)
     return ~keep.repeat_interleave(num_heads, dim=0)
 
 
 def mask_trials(dtype):
-    """Sentences with padding on the right, on the left, in all places and in none."""
+    """Sequences with padding on the right, on the left, in all places and in none."""
     some = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 0]])
     ones = torch.ones(5, 5, dtype=torch.long)
     yield {"attention_mask": some[:2], "num_heads": 3}
     yield {"attention_mask": some[1:].T.contiguous().T, "num_heads": 2}
     yield {"attention_mask": torch.tensor([[0, 0, 0], [1, 1, 0]]), "num_heads": 2}
-    yield {"attention_mask": some[:, :2], "num_heads": 4}  # as many heads as sentences
+    yield {"attention_mask": some[:, :2], "num_heads": 4}  # as many heads as sequences
     yield {"attention_mask": some[:1], "num_heads": 1}
     yield {"attention_mask": ones[:1, :1], "num_heads": 2}
     yield {"attention_mask": ones, "num_heads": 2}
@@ -275,7 +278,7 @@ def _ones(length):
 
 
 def _mask(
-    words=lambda m: m.bool()[:, None, :],
+    real=lambda m: m.bool()[:, None, :],
     causal=causal_mask,
     joined=torch.logical_and,
     flipped=torch.logical_not,
@@ -284,7 +287,7 @@ def _mask(
     """Return the reference with a step replaced."""
 
     def answer(attention_mask, num_heads):
-        keep = joined(words(attention_mask), causal(attention_mask.shape[-1]))
+        keep = joined(real(attention_mask), causal(attention_mask.shape[-1]))
         return repeated(flipped(keep), num_heads)
 
     return answer
@@ -297,7 +300,7 @@ def _changed(change):
 
 torch_masks.wrong(
     ".bool() alone",
-    "1 is a word, and True means blocked: the words got weight 0, not the padding.",
+    "1 is a real token and True means blocked: the real tokens got weight 0.",
     _mask(lambda m: ~m.bool()[:, None, :]),
     _mask(causal=_ones, flipped=_same),
 )
@@ -308,7 +311,7 @@ torch_masks.wrong(
 )
 torch_masks.wrong(
     "causal mask not flipped",
-    "The padding is blocked, but so is the past: causal_mask says what may be read.",
+    "The past is blocked, too: in causal_mask, True means may be attended to.",
     _mask(causal=lambda length: ~causal_mask(length)),
 )
 torch_masks.wrong(
@@ -328,16 +331,14 @@ torch_masks.wrong(
     _mask(lambda m: m.bool()),
     lambda m, n: ((m == 0) | ~causal_mask(m.shape[1])).repeat_interleave(n, dim=0),
 )
-for name, words in {
-    "queries hidden instead of keys": lambda m: m.bool()[:, :, None],
-    "queries hidden, too": lambda m: m.bool()[:, None] & m.bool()[:, :, None],
-    "padding not hidden": lambda m: torch.ones_like(m)[:, None],
+for name, real in {
+    "queries blocked instead of keys": lambda m: m.bool()[:, :, None],
+    "queries blocked, too": lambda m: m.bool()[:, None] & m.bool()[:, :, None],
+    "padding not blocked": lambda m: torch.ones_like(m)[:, None],
     "only padding on the right": lambda m: m.sort(descending=True)[0].bool()[:, None],
 }.items():
-    why = (
-        "Padding on either side is hidden as a key: its column is blocked, not its row."
-    )
-    torch_masks.wrong(name, why, _mask(words))
+    why = "Padding on either side is blocked as a key: its column, not its row."
+    torch_masks.wrong(name, why, _mask(real))
 
 for name, causal in {
     "not causal": _ones,
@@ -348,19 +349,32 @@ for name, causal in {
     why = "A token attends to itself and to all before it: block later ones, triu(1)."
     torch_masks.wrong(name, why, _mask(causal=causal))
 
-for name, change in {
-    "empty rows opened": lambda blocked: blocked & ~blocked.all(dim=-1, keepdim=True),
-    "the diagonal always open": lambda b: b & ~torch.eye(b.shape[1], dtype=torch.bool),
-}.items():
-    why = "Where every key is blocked, or a token itself is padding, it stays so."
-    torch_masks.wrong(name, why, _changed(change))
+
+def _itself(blocked):
+    return torch.eye(blocked.shape[1], dtype=torch.bool)
+
+
+torch_masks.wrong(
+    "rows without a key opened",
+    "Leave a row without any key blocked here; convention 8 repairs it afterwards.",
+    _changed(lambda blocked: blocked & ~blocked.all(dim=-1, keepdim=True)),
+    _changed(lambda b: b & ~(b.all(dim=-1, keepdim=True) & _itself(b))),
+)
+torch_masks.wrong(
+    "the diagonal always open",
+    "A padding token may not attend to itself: as a key, it is blocked for all.",
+    _changed(lambda blocked: blocked & ~_itself(blocked)),
+)
 
 for name, repeated in {
     "repeat instead of repeat_interleave": lambda mask, n: mask.repeat(n, 1, 1),
-    "one mask per sentence": lambda mask, n: mask,
+    "one mask per sequence": lambda mask, n: mask,
     "four axes": lambda mask, n: mask[:, None].repeat(1, n, 1, 1),
 }.items():
-    why = "PyTorch wants (batch * heads, L, L), one sentence after the other."
+    why = (
+        "PyTorch wants (batch * heads, L, L): all heads of sequence 0 first, "
+        "then all heads of sequence 1."
+    )
     torch_masks.wrong(name, why, _mask(repeated=repeated))
 
 for name, changes in {
@@ -435,7 +449,6 @@ for name, function in {
 for name, functions in {
     "a sum instead of a mean": [lambda w: _diagonal(w).sum(dim=-1)],
     "mean over all queries": [lambda w: _diagonal(w).sum(dim=-1) / w.shape[-1]],
-    "the first query wraps round": [lambda w: _diagonal(w.roll(1, -1), 0).mean(dim=-1)],
     "the last query left out": [
         lambda w: _diagonal(w)[:, :-1].mean(dim=-1),
         lambda w: _diagonal(w)[:, :-1].sum(dim=-1) / (w.shape[-1] - 1),
@@ -449,6 +462,18 @@ for name, functions in {
     why = "Take the mean over the L - 1 queries q = 1, 2, ... of weights[h, q, q - 1]."
     previous_token.wrong(name, why, *functions)
 
+
+def _wrapped(weights):
+    """Return weights[h, q, q - 1] for all q: for q = 0, that is the last token."""
+    return _diagonal(weights.roll(1, -1), 0)
+
+
+previous_token.wrong(
+    "the first query wraps round",
+    "For q = 0, the key q - 1 is -1, the last token: begin with q = 1.",
+    lambda w: _wrapped(w).mean(dim=-1),
+    lambda w: _wrapped(w).sum(dim=-1) / (w.shape[-1] - 1),
+)
 previous_token.wrong(
     "rows divided by their sums",
     "Take the weights as they are: after dropout, rows need not sum to 1.",
@@ -457,14 +482,14 @@ previous_token.wrong(
 
 
 def _hits(weights):
-    """Whether the favourite key of each query but the first is the one before it."""
+    """Whether the largest weight of each query but the first is on the token before."""
     before = torch.arange(weights.shape[-1] - 1)
     return (weights.argmax(dim=-1)[:, 1:] == before).to(weights.dtype)
 
 
 previous_token.wrong(
-    "share of favourites",
-    "How often it is the favourite says nothing of how much: take the mean weight.",
+    "how often it is the largest",
+    "How often a weight is the largest does not say how large: take the mean weight.",
     lambda w: _hits(w).mean(dim=-1),
     lambda w: _hits(w).mean(dim=-1).float(),
     lambda w: _hits(w).long().sum(dim=-1),
@@ -487,7 +512,7 @@ previous_token.wrong(
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Return the entropy of each row of weights, in nats: 0 = sees one key only."""
+    """Return the entropy of each row of weights, in nats: 0 = all weight on one key."""
     return torch.special.entr(weights).sum(dim=-1)
 
 

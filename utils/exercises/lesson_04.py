@@ -462,6 +462,8 @@ encodings.wrong(
     "(x + p) - x is p only up to rounding, 1e-6, and torch.allclose allows 1e-8 where "
     "p is near 0: give it atol=1e-4.",
     _asks(atol=1e-8),
+    _asks(_text().sigmoid(), _text().sigmoid(), atol=1e-8),  # one length, too
+    _on_a_copy(_asks(_text().sigmoid(), _text().sigmoid(), atol=1e-8)),
 )
 encodings.wrong(
     "tolerance too wide",

@@ -99,6 +99,8 @@ def test_row_3_a_float_key_padding_mask_is_added_without_a_warning(theirs, ours,
         mixed, _ = theirs(x, x, x, attn_mask=square, key_padding_mask=hidden)
     both = {"attn_mask": ~causal_mask(5), "key_padding_mask": hidden}
     close(mixed, theirs(x, x, x, **both)[0])
+    with pytest.warns(UserWarning, match="deprecated"):
+        theirs(x, x, x, attn_mask=~causal_mask(5), key_padding_mask=words)
 
 
 def test_row_4_integer_masks_are_refused(theirs, ours, x):
@@ -260,10 +262,14 @@ def test_row_12_weights_are_averaged(theirs, ours, x):
     assert weights.shape == (3, 2, 5, 5)
     close(theirs(x, x, x)[1], weights.mean(1))
     close(theirs(x, x, x, average_attn_weights=False)[1], weights)
+
+
+def test_row_13_weights_are_computed_unless_refused(theirs, ours, x):
+    assert theirs(x, x, x)[1] is not None
     assert theirs(x, x, x, need_weights=False)[1] is ours(x)[1] is None
 
 
-def test_row_13_returned_weights_were_dropped_out(x):
+def test_row_14_returned_weights_were_dropped_out(x):
     theirs, ours = pair(dropout=0.5, batch_first=True)
     weights = theirs(x, x, x, average_attn_weights=False)[1]
     assert 0.2 < (weights == 0).float().mean() < 0.8
@@ -271,18 +277,10 @@ def test_row_13_returned_weights_were_dropped_out(x):
     assert not torch.equal(ours(x)[0], ours(x)[0])  # it does drop
 
 
-def test_row_14_the_number_of_heads_is_not_in_the_file(theirs, ours, x):
+def test_row_15_the_number_of_heads_is_not_in_the_file(theirs, ours, x):
     for two, four in zip((theirs, ours), pair(num_heads=4, batch_first=True)):
         four.load_state_dict(two.state_dict())
         assert not torch.allclose(four(x, x, x)[0], two(x, x, x)[0], atol=1e-2)
-
-
-def test_row_15_kdim_and_vdim_are_sizes_of_the_inputs():
-    theirs, ours = pair(kdim=6, vdim=10, batch_first=True)
-    assert theirs.k_proj_weight.shape == ours.key_proj.weight.shape == (8, 6)
-    assert theirs.v_proj_weight.shape == ours.value_proj.weight.shape == (8, 10)
-    inputs = text(3, 5, 8), text(3, 7, 6), text(3, 7, 10)
-    close(ours(*inputs)[0], theirs(*inputs)[0])
 
 
 def test_row_16_out_proj_is_never_called(theirs, ours, x):
@@ -318,6 +316,14 @@ def test_row_19_extra_keys(option, x):
 
 
 # --- beside the table ---
+
+
+def test_kdim_and_vdim_are_sizes_of_the_inputs():
+    theirs, ours = pair(kdim=6, vdim=10, batch_first=True)
+    assert theirs.k_proj_weight.shape == ours.key_proj.weight.shape == (8, 6)
+    assert theirs.v_proj_weight.shape == ours.value_proj.weight.shape == (8, 10)
+    inputs = text(3, 5, 8), text(3, 7, 6), text(3, 7, 10)
+    close(ours(*inputs)[0], theirs(*inputs)[0])
 
 
 def test_the_fast_path_needs_all_of_its_conditions(theirs, x):
