@@ -43,7 +43,7 @@ GROUPS = [  # model, blocks, steps, learning rate, seeds
     ("no residual around attention", 2, STEPS, RATE, range(3)),
     ("no residual around the MLP", 2, STEPS, RATE, range(3)),
     ("no residual", 2, LONGER, RATE / 5, range(2)),
-    ("no residual", 6, LONGER, RATE / 5, range(1)),
+    ("no residual", 6, LONGER, RATE / 5, range(2)),
 ]
 CHECKED = ("no residual", 2, STEPS, RATE, 0)  # --check repeats this run
 FIELDS = ("model", "blocks", "steps", "learning_rate")
