@@ -632,7 +632,8 @@ def in_one_batch(logits_of, together):
 
 leaks.wrong(
     "several texts in one batch",
-    "The rows of a batch may influence each other, which is no leak: give one row.",
+    "In one model the rows see each other, which is no leak: call it on one row at a "
+    "time.",
     lambda logits_of: in_one_batch(logits_of, together=False),
     lambda logits_of: in_one_batch(logits_of, together=True),
 )
@@ -678,6 +679,7 @@ loss.wrong(
     lambda logits, ids, pad: mean_loss(logits, ids, pad),
     lambda logits, ids, pad: mean_loss(logits, ids),
     lambda logits, ids, pad: mean_loss(logits[:, :-1], ids[:, :-1], pad),
+    lambda logits, ids, pad: mean_loss(logits[:, 1:], ids[:, 1:], pad),
 )
 loss.wrong(
     "shifted, but not to the next token",
@@ -689,6 +691,11 @@ loss.wrong(
     "shifted across the rows",
     "Shift, then flatten: here the end of a row predicts the start of the next one.",
     lambda z, i, pad: mean_loss(z.flatten(0, 1)[None, :-1], i.flatten()[None, 1:], pad),
+)
+loss.wrong(
+    "shifted along the batch",
+    "Axis 0 holds the rows, axis 1 the positions: shift along axis 1.",
+    lambda logits, ids, pad: mean_loss(logits[:-1], ids[1:], pad),
 )
 loss.wrong(
     "rolled",
@@ -762,6 +769,13 @@ loss.wrong(
     lambda logits, ids, pad: torch.stack(
         [mean_loss(z[None, :-1], i[None, 1:], pad) for z, i in zip(logits, ids)]
     ).mean(),
+    lambda logits, ids, pad: (
+        sum(
+            mean_loss(z[None, :-1], i[None, 1:], pad) * (i[1:] != pad).sum()
+            for z, i in zip(logits, ids)
+        )
+        / (ids[:, 1:] != pad).sum()
+    ),
 )
 
 

@@ -15,7 +15,7 @@ import torch
 from studies import FOLDER, as_json, command_line, script_of
 from torch import nn
 
-REPEATED = ["length", "language_model", "specialisation", "without_heads"]
+REPEATED = ["length", "language_model", "parts", "specialisation", "without_heads"]
 
 
 @cache
@@ -81,6 +81,7 @@ def test_every_study_has_its_script_and_the_bytes_that_it_writes():
     [
         ("length", 168, ["task", "scheme", "training_loss", "parts"]),
         ("language_model", 48, ["variant", "alone"]),
+        ("parts", 43, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
     ],
 )
@@ -215,6 +216,63 @@ def test_a_run_outside_what_is_stored_is_refused(monkeypatch):
         found = {"validation": [[60, edge + beyond + moved]]}
         monkeypatch.setattr(study, "run", lambda *_, found=found: found)
         assert study.check() == code
+
+
+# --- lesson 06: parts ---
+
+
+def test_every_run_of_parts_is_stored_once():
+    study, stored = study_of("parts")
+    expected = [[*setting, seed] for *setting, seeds in study.GROUPS for seed in seeds]
+    fields = (*study.FIELDS, "seed")
+    found = [[run[field] for field in fields] for run in stored["runs"]]
+    assert sorted(found) == sorted(expected)
+    assert stored["versions"].keys() >= {"python", "torch"}
+    for run in stored["runs"]:
+        assert run["at"][0] == 0 and run["at"][-1] == run["steps"]
+        assert len(run["at"]) == len(run["training"]) == len(run["validation"])
+
+
+def test_the_check_of_parts_can_fail():
+    study, stored = study_of("parts")
+    now = dict(stored["baselines"])
+
+    def misfits(stored=stored, now=now, **which):
+        again, *_ = runs_of(stored, seed=0, blocks=2, steps=240, **which)
+        return study.misfits(stored, again, now)
+
+    assert misfits(model="no residual") == []
+    assert all(misfits(model=other) for other in ("no norms", "no MLP"))
+    assert misfits(model="no residual", now=now | {"bigram": now["bigram"] + 0.5})
+    fewer = stored | {"runs": runs_of(stored, seed=0)}
+    assert "1 runs" in misfits(fewer, model="no residual")[0]
+
+
+def test_a_model_without_a_part_is_without_this_part():
+    study, _ = study_of("parts")
+    x = torch.randn(1, 5, 128, generator=torch.Generator().manual_seed(0))
+
+    def change(name, *silent):
+        """How much the first block's output changes with its input."""
+        torch.manual_seed(0)
+        block = study.make_model(name, 2, vocab_size=10).blocks[0]
+        for part in silent:
+            for weight in getattr(block, part).parameters():
+                nn.init.zeros_(weight)
+        with torch.no_grad():
+            return (block(2 * x) - block(x)).abs().max()
+
+    for silent in ((), ("attention",), ("mlp",), ("attention", "mlp")):
+        assert change("full", *silent) > 0.1
+    assert change("no residual around attention", "attention") == 0
+    assert change("no residual around attention", "mlp") < 1e-3  # the norm's ε alone
+    assert change("no residual around the MLP", "mlp") == 0
+    assert change("no residual around the MLP", "attention") < 1e-3
+    for part in ("attention", "mlp"):
+        assert change("no residual", part) == 0
+    assert study.make_model("no MLP", 2, 10).blocks[1].mlp is None
+    kinds = {type(module) for module in study.make_model("no norms", 2, 10).modules()}
+    assert nn.LayerNorm not in kinds
 
 
 # --- lesson 08: specialisation ---
