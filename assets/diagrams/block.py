@@ -9,8 +9,8 @@ GAP = 0.24
 
 def block():
     """The transformer block in 2 forms. Pre-norm: each layer norm stands before
-    attention or the MLP, and nothing but additions on the residual stream. Post-norm:
-    each layer norm stands on the residual stream itself, after the addition.
+    attention or the MLP, and on the residual stream there are only additions.
+    Post-norm: each layer norm stands on the residual stream, after the addition.
     """
     ax = canvas(7, 4.2)
     _form(ax, 0.03, "pre-norm", [NORM, ATTENTION, ADD, NORM, MLP, ADD], ADD)
