@@ -11,10 +11,11 @@ import matplotlib.pyplot as plt
 from attention_shapes import attention_shapes
 from block import block
 from drawing import save
+from query_key_value import query_key_value
 from split_heads import split_heads
 from transformer import LESSONS, transformer
 
-ALONE = [attention_shapes, split_heads, block]
+ALONE = [query_key_value, attention_shapes, split_heads, block]
 
 
 def main(folder: Path = Path(__file__).parent) -> None:
