@@ -320,10 +320,10 @@ def text_between(book):
 
 @rule
 def budget(book):
-    if not book.core:
+    if not (book.core or book.deeper):
         return
     asked = reading.asks(book.cells)
-    for what, most in reading.BUDGET.items():
+    for what, most in reading.BUDGET.items() if book.core else ():
         if asked[what] > most:
             yield (
                 None,

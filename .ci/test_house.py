@@ -193,7 +193,8 @@ def core():
 def deeper():
     """A deeper notebook that breaks no rule."""
     book = good()
-    book["cells"][0]["source"] = f"{FIRST_OF_DEEPER}\n{house.SETUP_LINE}"
+    asks = "*Time* 1 minutes."
+    book["cells"][0]["source"] = f"{FIRST_OF_DEEPER}\n{asks}\n{house.SETUP_LINE}"
     return book
 
 
@@ -253,6 +254,14 @@ def test_allowed_in_a_core(tmp_path):
     book = core()
     inserts(3, *20 * [CHECK], SO, IGNORED, CHECK)(book)
     assert findings_of_core(tmp_path, book) == []
+
+
+def test_a_deeper_notebook_states_its_minutes(tmp_path):
+    findings_of_core(tmp_path, core())
+    book = deeper()
+    replaces(0, "1 minutes", "2 minutes")(book)
+    (found,) = findings(tmp_path / "deeper", book)
+    assert found.endswith("states 2 minutes, but asks 1 [budget]")
 
 
 def test_a_deeper_notebook_has_a_core(tmp_path):
