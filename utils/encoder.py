@@ -147,8 +147,7 @@ class Encoder(nn.Module):
 def _check_mask(mask: Tensor, ids: Tensor) -> None:
     """Refuse a mask that cannot be meant."""
     if mask.shape == ids.shape:
-        shape = checks.shape_of(mask)
-        raise ValueError(f"mask has shape {shape}; give mask.bool()[:, None, None].")
+        raise ValueError("mask is shaped like ids; give mask.bool()[:, None, None].")
     if mask.dtype == torch.bool and not checks.holds(mask.flatten(1).any(dim=1)):
         raise ValueError("mask hides every token of a sentence; is it ~mask?")
 

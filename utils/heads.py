@@ -197,9 +197,9 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     batch, keys, _ = value_input.shape
     expected = (batch, layer.num_heads, weights.shape[2], keys)
     if weights.shape != expected:
+        given = f"weights have shape {shape_of(weights)}"
         raise ValueError(
-            f"weights have shape {shape_of(weights)}; for this layer and value_input "
-            f"{shape_of(value_input)} they must be {AXES} = {expected}."
+            f"{given}; this layer and value_input need {AXES} = {expected}."
         )
     with torch.no_grad():
         values = split_heads(layer.value_proj(value_input), layer.num_kv_heads)
@@ -231,10 +231,8 @@ def _checked(weights, mask, queries, *, square: bool = False):
     if weights.numel() == 0:
         raise ValueError(f"weights have shape {shape_of(weights)}: they are empty.")
     if square and rows != columns:
-        raise ValueError(
-            f"weights have {rows} queries and {columns} keys; this score needs "
-            "self-attention over a whole text."
-        )
+        sizes = f"{rows} queries and {columns} keys"
+        raise ValueError(f"weights have {sizes}; this score needs self-attention.")
     visible = visible_keys(mask, (batch, 1, rows, columns), weights.device)
     tolerance = 1e-4 if weights.dtype.itemsize >= 4 else 1e-2
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
@@ -252,10 +250,8 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
     asked = visible.any(-1)  # (batch, 1, queries)
     least = weights.amin(-1).where(asked, 0)
     if not holds(least >= 0):
-        raise ValueError(
-            f"weights contain negative numbers or NaN (least: {least.min():.3g}). If "
-            "a query has no visible key, say so by mask=."
-        )
+        given = f"weights contain {least.min():.3g}, negative or NaN"
+        raise ValueError(f"{given}. If a query has no visible key, say so by mask=.")
     sums = weights.sum(-1).where(asked, 1)
     if not holds((sums - 1).abs() <= tolerance):
         raise ValueError(
@@ -278,10 +274,8 @@ def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
     check_layout(name, marks, f"(batch, {name})", 2)
     expected = (weights.shape[0], weights.shape[axis])
     if marks.dtype != torch.bool or marks.shape != expected:
-        raise ValueError(
-            f"{name} is {marks.dtype} of shape {shape_of(marks)}; give bool of shape "
-            f"(batch, {name}) = {expected}."
-        )
+        given = f"{name} is {marks.dtype} of shape {shape_of(marks)}"
+        raise ValueError(f"{given}; give bool (batch, {name}) = {expected}.")
     return marks
 
 
@@ -292,10 +286,8 @@ def _earlier_copies(ids, weights: Tensor) -> Tensor:
         raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
     expected = (weights.shape[0], weights.shape[-1])
     if ids.shape != expected:
-        raise ValueError(
-            f"ids have shape {shape_of(ids)} and weights {shape_of(weights)}; give "
-            f"(batch, length) = {expected}."
-        )
+        wanted = f"give (batch, length) = {expected}"
+        raise ValueError(f"ids have shape {shape_of(ids)}; {wanted} for these weights.")
     same = ids[:, None, :, None] == ids[:, None, None]  # (batch, 1, queries, keys)
     return same.tril(-1)
 
@@ -314,7 +306,5 @@ def _mean(values: Tensor, counted: Tensor) -> Tensor:
 def _check_some(counted: Tensor) -> None:
     """Refuse a mean of nothing."""
     if not holds(counted.any()):
-        raise ValueError(
-            "no query counts: each is padding, has no visible key, or has no key of "
-            "this kind; look at mask=, queries= and at the sequences."
-        )
+        why = "each is padding, or has no visible key, or none of this kind"
+        raise ValueError(f"no query counts: {why}; look at mask= and queries=.")

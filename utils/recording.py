@@ -46,9 +46,8 @@ def recorded(
             _hook(layer, found, before, hooks)
         model(*inputs, **named)
     if not found:
-        raise ValueError(
-            f"{type(model).__name__} called no attention, no module with need_weights."
-        )
+        name = type(model).__name__
+        raise ValueError(f"{name} called no attention, no module with need_weights.")
     return found
 
 
@@ -128,8 +127,6 @@ def _weights(layer: nn.Module, result) -> Tensor:
     """Return the weights (batch, heads, queries, keys) that an attention returned."""
     weights = result[1] if isinstance(result, tuple) and len(result) == 2 else None
     if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
-        raise ValueError(
-            f"{type(layer).__name__} was called with need_weights=True; it must return "
-            "(output, weights), weights (batch, heads, queries, keys)."
-        )
+        name = type(layer).__name__
+        raise ValueError(f"{name} must return (output, weights): weights of four axes.")
     return weights if weights.dim() == 4 else weights[None]  # of PyTorch, without batch

@@ -293,25 +293,17 @@ def test_layer_says_what_is_wrong(error, says, inputs, options, need_weights):
 @pytest.mark.parametrize(
     ("error", "says", "options"),
     [
-        (
-            ValueError,
-            "num_heads=3, .*num_heads must divide embed_dim",
-            {"num_heads": 3},
-        ),
+        (ValueError, "num_heads=3 must divide embed_dim", {"num_heads": 3}),
         (ValueError, "num_heads is 0", {"num_heads": 0}),
         (ValueError, "kdim is -1", {"kdim": -1}),
-        (ValueError, "num_kv_heads=3: .* divided by num_kv_heads", {"num_kv_heads": 3}),
+        (ValueError, "be divided by num_kv_heads=3", {"num_kv_heads": 3}),
         (ValueError, "dropout is -1", {"dropout": -1}),
         (TypeError, "dropout is a str", {"dropout": "0.5"}),
         (TypeError, "embed_dim is 12.0", {"embed_dim": 12.0}),
         (TypeError, "num_heads is True", {"num_heads": True}),
         (TypeError, "position is 'rope'; give an object", {"position": "rope"}),
-        (
-            TypeError,
-            "position is <class .*Rotary.*give an object",
-            {"position": Rotary},
-        ),
-        (ValueError, "head_dim=4 but .* head_dim=8", {"position": Rotary(4)}),
+        (TypeError, "position is <class .*give an object", {"position": Rotary}),
+        (ValueError, "head_dim=4, the layer head_dim=8", {"position": Rotary(4)}),
     ],
 )
 def test_layer_refuses_impossible_options(error, says, options):
@@ -334,5 +326,5 @@ def test_what_torch_has_and_we_have_not_is_refused(error, says, call):
 
 @pytest.mark.parametrize("option", [{"num_kv_heads": 2}, {"position": ShiftByOffset()}])
 def test_what_we_have_and_torch_has_not_is_refused(option):
-    with pytest.raises(ValueError, match=f"{[*option][0]}=.*build without"):
+    with pytest.raises(ValueError, match=f"{[*option][0]}=.*no such option"):
         MultiHeadAttention(E, H, **option).to_torch()

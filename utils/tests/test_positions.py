@@ -282,7 +282,7 @@ WRONG_VALUES = [
     ("num_buckets is 2; .* 4", lambda: T5Bias(4, num_buckets=2, causal=False)),
     ("num_buckets is 9; .* even", lambda: T5Bias(4, num_buckets=9, causal=False)),
     ("max_distance is 16, .* reach up to 16", lambda: T5Bias(4, max_distance=16)),
-    *[(f"position was built with {what} but", lambda scheme=scheme:
+    *[(f"position has {what}, the layer", lambda scheme=scheme:
        MultiHeadAttention(E, H, position=scheme))
       for what, scheme in [("num_heads=8", ALiBi(8)), ("num_heads=1", T5Bias(1)),
                            ("head_dim=16", Rotary(E))]],
