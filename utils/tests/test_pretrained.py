@@ -103,11 +103,10 @@ def test_minilm_dir_without_the_files_is_an_error(folder, monkeypatch):
             pretrained.load_minilm()
 
 
-def test_the_hub_cache_is_used_if_complete(
-    no_network, no_package, monkeypatch, tmp_path
-):
+def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
     cache = tmp_path / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
     folder = copy_by_links(cache / "snapshots" / pretrained.REVISION)
+    monkeypatch.setattr(pretrained, "PACKAGE", "not-installed")
     assert pretrained.find_minilm() == folder
     assert no_network == []
     (folder / "model.safetensors").unlink()
