@@ -12,7 +12,6 @@ queries: (batch, queries) bool, which queries count. By default every query coun
 A score returns (batch, heads): for each sequence and head the mean over the queries
 that count and for which it is defined. (The first token has no previous token.) It is
 NaN in a sequence without such a query, so `.nanmean(0)` is the mean over sequences.
-`baselines.py` gives the scores of heads that do not have the skill.
 Scores that compare positions need self-attention: query i and key i are the same token.
 """
 
@@ -44,12 +43,7 @@ def at_offset(weights: Tensor, offset: int, *, mask=None, queries=None) -> Tenso
 
 
 def previous_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on the key before the query: see `at_offset`.
-
-    >>> looks_back = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]])[None, None]
-    >>> previous_token(looks_back)
-    tensor([[1.]])
-    """
+    """Return the weight (batch, heads) on the key before the query: see `at_offset`."""
     return at_offset(weights, -1, mask=mask, queries=queries)
 
 
@@ -96,9 +90,6 @@ def duplicate_token(weights: Tensor, ids: Tensor, *, mask=None, queries=None) ->
 
     ids: (batch, length). Queries count whose token stands earlier on a visible key.
     Source: Wang et al. 2023, "duplicate token heads".
-
-    >>> duplicate_token(torch.full((1, 1, 4, 4), 1 / 4), torch.tensor([[7, 5, 6, 5]]))
-    tensor([[0.2500]])
     """
     weights, visible, counted = _checked(weights, mask, queries, square=True)
     return _weight_on(weights, _earlier_copies(ids, weights) & visible, counted)
@@ -141,9 +132,6 @@ def normalised_entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     The largest value is the logarithm of the number of visible keys. So the result is 1
     where all visible keys have the same weight, whatever the length of the text.
     Queries count that have at least two visible keys.
-
-    >>> normalised_entropy(torch.full((1, 1, 4, 4), 1 / 4))
-    tensor([[1.]])
     """
     weights, visible, counted = _checked(weights, mask, queries)
     choices = visible.sum(-1)  # (batch, 1, queries)
@@ -186,10 +174,6 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     vdim): what the layer was given as value; weights: as the layer returned them.
     Returns (batch, heads, queries, keys), in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
-
-    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
-    >>> weighted_values(layer, x, layer(x, need_weights=True)[1]).shape
-    torch.Size([1, 2, 5, 5])
     """
     if isinstance(layer, nn.MultiheadAttention):
         layer = MultiHeadAttention.from_torch(layer)
@@ -198,9 +182,7 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     expected = (batch, layer.num_heads, weights.shape[2], keys)
     if weights.shape != expected:
         given = f"weights have shape {shape_of(weights)}"
-        raise ValueError(
-            f"{given}; this layer and value_input need {AXES} = {expected}."
-        )
+        raise ValueError(f"{given}; for layer and value_input it must be {expected}.")
     with torch.no_grad():
         values = split_heads(layer.value_proj(value_input), layer.num_kv_heads)
         values = values.repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
@@ -254,19 +236,15 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
         raise ValueError(f"{given}. If a query has no visible key, say so by mask=.")
     sums = weights.sum(-1).where(asked, 1)
     if not holds((sums - 1).abs() <= tolerance):
-        raise ValueError(
-            f"rows of weights sum to between {sums.min():.3f} and {sums.max():.3f}, "
-            "and not to 1. Was dropout on? Then model.eval(), or record_attention. Are "
-            "rows and columns swapped? Then weights.mT. Or is mask= missing?"
-        )
+        found = f"between {sums.min():.3f} and {sums.max():.3f}, and not to 1"
+        why = "Call model.eval()? Are rows and columns swapped? Is mask= missing?"
+        raise ValueError(f"rows of weights sum to {found}. {why}")
     if holds(visible):
         return
     hidden = weights.masked_fill(visible, 0).sum(-1).where(asked, 0)
     if not holds(hidden <= tolerance):
-        raise ValueError(
-            f"a query has {hidden.max():.3f} of its weight on keys that mask= hides; "
-            "give the mask that the model had (True = a visible key)."
-        )
+        found = f"a query has {hidden.max():.3f} of its weight on keys that mask= hides"
+        raise ValueError(f"{found}; give the model's mask (True = a visible key).")
 
 
 def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:

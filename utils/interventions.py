@@ -62,10 +62,6 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
     examples: tensors whose first axis is the examples, e.g. ids, targets.
     Michel et al. then divide by the norm of each layer: F.normalize(importance, dim=1).
     Source: Michel et al. 2019, section 4.1.
-
-    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(3, 5, 8)
-    >>> head_importance(layer, lambda layer, x: layer(x)[0].square().mean(), x).shape
-    torch.Size([1, 2])
     """
     layers = _course_layers(model)
     heads, sizes = [x.num_heads for x in layers], [len(x) for x in examples]
@@ -82,9 +78,9 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
             value = loss(model, *(x[i : i + 1] for x in examples))
             if value.numel() != 1 or not value.requires_grad:
                 raise ValueError("loss must be one number that depends on the heads.")
-            slopes = torch.autograd.grad(value, gates, allow_unused=True)
-            for row, slope in zip(total, slopes):
-                row += 0 if slope is None else slope.abs()  # None: it was not called
+            # 0 for a layer that was not called
+            slopes = torch.autograd.grad(value, gates, materialize_grads=True)
+            total += torch.stack(slopes).abs()
     return total / sizes[0]
 
 
@@ -104,9 +100,8 @@ def _changed(layer: MultiHeadAttention, change: Callable[[Tensor], Tensor]):
 
     change: x (batch, queries, embed_dim), the heads side by side -> the same shape.
     """
-    return layer.out_proj.register_forward_pre_hook(
-        lambda out_proj, inputs: (change(inputs[0]),)
-    )
+    hook = layer.out_proj.register_forward_pre_hook
+    return hook(lambda _, inputs: (change(inputs[0]),))
 
 
 def _times(gate: Tensor, x: Tensor) -> Tensor:

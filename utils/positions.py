@@ -311,9 +311,6 @@ def t5_first_distances(num_buckets=32, max_distance=128) -> list[int]:
 
     With e buckets of one distance each, and w wider ones, wide bucket k begins at
     e * (max_distance / e)^(k / w): found in whole numbers, where nothing is rounded.
-
-    >>> t5_first_distances(16, 128)
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
     """
     checks.check_size("num_buckets", num_buckets, least=2)
     checks.check_size("max_distance", max_distance)

@@ -23,10 +23,6 @@ def record_attention(model: nn.Module, *inputs, **named) -> list[Tensor]:
     that takes need_weights and returns (output, weights).
     The weights are those of eval mode, never averaged over heads, never dropped out.
     Afterwards the model is as it was, also after an error.
-
-    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
-    >>> [weights.shape for weights in record_attention(layer, x)]
-    [torch.Size([1, 2, 5, 5])]
     """
     return [weights for _, weights in recorded(model, inputs, named)]
 
