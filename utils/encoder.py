@@ -55,7 +55,6 @@ class Encoder(nn.Module):
     ):
         super().__init__()
         checks.check_size("num_layers", num_layers)
-        checks.check_not_negative("norm_eps", norm_eps)
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.position = Learned(max_length, embed_dim)
         self.token_type = nn.Embedding(2, embed_dim)

@@ -87,6 +87,7 @@ def test_in_the_layer(name, num_kv_heads):
             mask = causal_mask(part.shape[1], seen)
             parts.append(reader(part, mask, cache=cache)[0])
         assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-5)
+        assert cache["key"].shape == (B, num_kv_heads, L, D)  # kept once for a group
 
 
 @every_scheme
