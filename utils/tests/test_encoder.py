@@ -24,7 +24,7 @@ EXAMPLE = (  # of the model's card, with its similarities
 TEXTS = {
     "one sentence": ["The cat sat on the mat because it was tired."],
     "padding": ["Why?", *EXAMPLE, "Words the vocabulary does not have: zyxwvu, 👍!"],
-    "longest and shortest": ["", "one two three " * 170],  # 512 tokens, and 2
+    "longest": ["one two three " * 170],  # 510 tokens, [CLS] and [SEP]
 }
 
 
