@@ -121,7 +121,7 @@ def checked_layers(weights) -> list[Tensor]:
         if layer.dim() != 3 or 0 in layer.shape:
             raise ValueError(
                 f"weights have shape {shape_of(layer)}; give (heads, queries, keys) of "
-                "one sentence, e.g. weights[0] of a batch; for all layers, a list."
+                "one sentence: weights[0] of a batch, list(weights) of stacked layers."
             )
     if len({layer.shape[1:] for layer in layers}) > 1:
         raise ValueError(f"layers of different lengths: {[*map(shape_of, layers)]}.")
