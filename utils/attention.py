@@ -10,16 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils import checks
-from utils.masks import as_added, causal_mask, padding_mask
-
-__all__ = [
-    "MultiHeadAttention",
-    "causal_mask",
-    "merge_heads",
-    "padding_mask",
-    "scaled_dot_product_attention",
-    "split_heads",
-]
+from utils.masks import as_added
+from utils.masks import causal_mask as causal_mask  # offered here, too
+from utils.masks import padding_mask as padding_mask
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -86,20 +79,14 @@ def scaled_dot_product_attention(
 
 def _softmax(scores, added, empty, dtype: torch.dtype) -> Tensor:
     """Return the softmax of scores + added over the keys, with 0 in empty rows."""
-    if not _may_overwrite(scores, added, dtype):
+    needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    if needed or scores.dtype != dtype or checks.is_wrapped(scores, added):
         scores = scores if added is None else scores + added
         weights = torch.softmax(scores, dim=-1, dtype=dtype)
         return weights if empty is None else weights.masked_fill(empty, 0.0)
     scores = scores if added is None else scores.add_(added)  # the same, in place:
     weights = torch.softmax(scores, dim=-1, out=scores)  # without another big tensor
     return weights if empty is None else weights.masked_fill_(empty, 0.0)
-
-
-def _may_overwrite(scores: Tensor, added: Tensor | None, dtype: torch.dtype) -> bool:
-    """Return whether nobody needs the scores again, and they can hold the weights."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    return scores.dtype == dtype and not checks.is_wrapped(scores, added)
 
 
 def _fused_attention(query, key, value, mask, *, bias, dropout_p):
@@ -258,8 +245,7 @@ class MultiHeadAttention(nn.Module):
             raise TypeError(f"give an nn.MultiheadAttention, not {type(module)}.")
         if module.bias_k is not None or module.add_zero_attn:
             raise ValueError(
-                "module was built with add_bias_kv=True or add_zero_attn=True, which "
-                "adds a key that is not in the input; the layer has no such key."
+                "module was built with add_bias_kv or add_zero_attn: no layer has that."
             )
         options = {name: getattr(module, name) for name in OPTIONS}
         layer = cls(**options, bias=module.in_proj_bias is not None)
@@ -275,10 +261,8 @@ class MultiHeadAttention(nn.Module):
         It computes what this layer computes. Mind its masks: there True means blocked.
         """
         if self.num_kv_heads != self.num_heads or self.position is not None:
-            raise ValueError(
-                f"num_kv_heads={self.num_kv_heads}, position={self.position}: neither "
-                "has an equivalent in nn.MultiheadAttention; build without them."
-            )
+            given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
+            raise ValueError(f"{given}: nn.MultiheadAttention has no such option.")
         options = {name: getattr(self, name) for name in OPTIONS}
         options["bias"] = self.query_proj.bias is not None
         module = nn.MultiheadAttention(**options, batch_first=True)
@@ -325,9 +309,8 @@ def _check_options(layer: MultiHeadAttention) -> None:
     checks.check_probability("dropout", layer.dropout)
     if layer.embed_dim % layer.num_heads or layer.num_heads % layer.num_kv_heads:
         raise ValueError(
-            f"embed_dim={layer.embed_dim}, num_heads={layer.num_heads}, num_kv_heads="
-            f"{layer.num_kv_heads}: num_heads must divide embed_dim, and be divided by "
-            "num_kv_heads."
+            f"num_heads={layer.num_heads} must divide embed_dim={layer.embed_dim}, and "
+            f"be divided by num_kv_heads={layer.num_kv_heads}."
         )
     position, head_dim = layer.position, layer.embed_dim // layer.num_heads
     if position is None:
@@ -337,10 +320,7 @@ def _check_options(layer: MultiHeadAttention) -> None:
     for name, size in (("num_heads", layer.num_heads), ("head_dim", head_dim)):
         given = getattr(position, name, size)
         if given != size:
-            raise ValueError(
-                f"position was built with {name}={given} but the layer has "
-                f"{name}={size}."
-            )
+            raise ValueError(f"position has {name}={given}, the layer {name}={size}.")
 
 
 def _check_inputs(layer, query, key=None, value=None, cache=None) -> None:
@@ -359,6 +339,4 @@ def _check_inputs(layer, query, key=None, value=None, cache=None) -> None:
                 f"{option}={size}."
             )
     if cache and cache.get("layer", layer) is not layer:
-        raise ValueError(
-            "cache was filled by another layer; give each layer a dict of its own."
-        )
+        raise ValueError("cache is another layer's; give each layer a dict of its own.")

@@ -86,9 +86,7 @@ def _check_number(name: str, x, least: float, most: float, says: str) -> None:
 def check_layout(name: str, x, axes: str, dims: int) -> None:
     """Refuse what is not a tensor with as many axes as `axes` names."""
     if isinstance(x, tuple):
-        raise TypeError(
-            f"{name} is a tuple; of attention's (output, weights) take the first."
-        )
+        raise TypeError(f"{name} is a tuple; of (output, weights) take the first.")
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; give a torch.Tensor.")
     if x.dim() != dims:
@@ -100,23 +98,19 @@ def check_floating(name: str, x) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; give a torch.Tensor.")
     if not x.is_floating_point():
-        raise TypeError(
-            f"{name} is {x.dtype}; give floating point, e.g. {name}.float()."
-        )
+        raise TypeError(f"{name} is {x.dtype}; give floating point: {name}.float().")
 
 
 def check_choice(name: str, given, known) -> None:
     """Refuse what is not one of the known values."""
     if given not in known:
-        raise ValueError(
-            f"{name} is {given!r}; give one of {', '.join(map(repr, known))}."
-        )
+        choices = ", ".join(map(repr, known))
+        raise ValueError(f"{name} is {given!r}; give one of {choices}.")
 
 
 def checked_layers(weights) -> list[Tensor]:
     """Return one tensor (heads, queries, keys) for each layer, on the CPU."""
-    one = isinstance(weights, Tensor) or not isinstance(weights, (list, tuple))
-    layers = [weights] if one else list(weights)
+    layers = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not layers:
         raise ValueError("there are no weights: give one tensor for each layer.")
     if any(layer is None for layer in layers):
@@ -126,15 +120,11 @@ def checked_layers(weights) -> list[Tensor]:
     for layer in layers:
         if layer.dim() != 3 or 0 in layer.shape:
             raise ValueError(
-                f"weights have shape {shape_of(layer)}; give (heads, queries, keys) "
-                "of one sentence for each layer, e.g. weights[0] of a batch, or "
-                "list(weights) if its first axis is that of the layers."
+                f"weights have shape {shape_of(layer)}; give (heads, queries, keys) of "
+                "one sentence: weights[0] of a batch, list(weights) of stacked layers."
             )
-        if layer.shape[1:] != layers[0].shape[1:]:
-            raise ValueError(
-                f"the layers have different lengths: {shape_of(layers[0])} and "
-                f"{shape_of(layer)}."
-            )
+    if len({layer.shape[1:] for layer in layers}) > 1:
+        raise ValueError(f"layers of different lengths: {[*map(shape_of, layers)]}.")
     return layers
 
 
@@ -152,21 +142,15 @@ def checked_mask(mask, rows: int, columns: int) -> Tensor:
         shape = (1,) * max(mask.dim() - 2, 0) + (rows, columns)
         return mask.expand(shape).reshape(rows, columns)
     except RuntimeError:
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)} but the matrix {(rows, columns)}; "
-            "give one sentence, one mask for all heads."
-        ) from None
+        wanted = f"give one for all heads, {(rows, columns)}"
+        raise ValueError(f"mask has shape {shape_of(mask)}; {wanted}.") from None
 
 
 def check_tokens(name: str, tokens, size: int) -> None:
     """Refuse what is not a list of words, one for each query or key."""
-    words = isinstance(tokens, (list, tuple)) and all(
-        isinstance(t, str) for t in tokens
-    )
-    if not words:
+    listed = isinstance(tokens, (list, tuple))
+    if not listed or not all(isinstance(token, str) for token in tokens):
         raise TypeError(f"{name}: {tokens!r:.60}; give a list of words (str).")
     if len(tokens) != size:
-        raise ValueError(
-            f"there are {len(tokens)} words for {size} {name}; if the keys are other "
-            "tokens than the queries, give both."
-        )
+        given = f"there are {len(tokens)} words for {size} {name}"
+        raise ValueError(f"{given}; give each axis its own.")

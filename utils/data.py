@@ -32,10 +32,9 @@ def repeated_tokens(
         one; targets count only from the second token of a repetition on.
     Source: Olsson et al. 2022, "repeated random tokens".
 
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> ids, targets = repeated_tokens(generator, 1, 6, 10, periods=(3, 3))
-    >>> bool((ids[:, 3:] == ids[:, :3]).all()), targets[0, :2].tolist()
-    (True, [-100, -100])
+    >>> ids, _ = repeated_tokens(torch.Generator(), 1, 6, 10, periods=(3, 3))
+    >>> bool((ids[:, 3:] == ids[:, :3]).all())
+    True
     """
     shortest, longest = periods
     check_size("shortest period", shortest, least=1)
@@ -56,10 +55,6 @@ def tokens_back(
     """Return random tokens, and at each position the token `back` positions earlier.
 
     The first `back` positions have none: their targets do not count.
-
-    >>> ids, targets = tokens_back(torch.Generator(), 1, 5, 10, back=2)
-    >>> bool((targets[:, 2:] == ids[:, :3]).all()), targets[0, :2].tolist()
-    (True, [-100, -100])
     """
     check_size("back", back)
     ids = _random_tokens(generator, batch, length, vocab_size)

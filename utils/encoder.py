@@ -39,10 +39,6 @@ class Encoder(nn.Module):
     are added and normalised; then come `num_layers` post-norm blocks. The sizes that
     are not given are MiniLM's. dropout: as in `Block`, and before the first block.
     Source: Devlin et al. 2019, section 3 (BERT).
-
-    >>> encoder = Encoder(10, embed_dim=8, num_heads=2, num_layers=3, mlp_dim=16)
-    >>> encoder(torch.tensor([[3, 1, 4, 1, 5]])).shape
-    torch.Size([1, 5, 8])
     """
 
     def __init__(
@@ -59,7 +55,6 @@ class Encoder(nn.Module):
     ):
         super().__init__()
         checks.check_size("num_layers", num_layers)
-        checks.check_not_negative("norm_eps", norm_eps)
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.position = Learned(max_length, embed_dim)
         self.token_type = nn.Embedding(2, embed_dim)
@@ -117,8 +112,11 @@ class Encoder(nn.Module):
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Return the input of the first layer, and the output of each layer."""
         check_ids(ids, self.embedding.num_embeddings, least=1)
-        if mask is not None:
-            _check_mask(mask, ids)
+        if mask is not None and mask.shape == ids.shape:
+            raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
+        boolean = mask is not None and mask.dtype == torch.bool
+        if boolean and not checks.holds(mask.flatten(1).any(dim=1)):
+            raise ValueError("mask hides every token of a sentence; is it ~mask?")
         x = self.embedding(ids) + self.token_type.weight[0]
         x = self.position.embed(x)  # (batch, length, embed_dim)
         states = [self.dropout(self.norm(x))]
@@ -142,15 +140,6 @@ class Encoder(nn.Module):
             raise ValueError(f"mask is {mask.dtype} {checks.shape_of(mask)}; {wanted}.")
         real = mask[:, 0, 0, :, None].to(hidden.dtype)  # (batch, length, 1)
         return F.normalize((hidden * real).sum(dim=1) / real.sum(dim=1), dim=-1)
-
-
-def _check_mask(mask: Tensor, ids: Tensor) -> None:
-    """Refuse a mask that cannot be meant."""
-    if mask.shape == ids.shape:
-        shape = checks.shape_of(mask)
-        raise ValueError(f"mask has shape {shape}; give mask.bool()[:, None, None].")
-    if mask.dtype == torch.bool and not checks.holds(mask.flatten(1).any(dim=1)):
-        raise ValueError("mask hides every token of a sentence; is it ~mask?")
 
 
 def _stored_name(name: str) -> str:

@@ -12,7 +12,6 @@ queries: (batch, queries) bool, which queries count. By default every query coun
 A score returns (batch, heads): for each sequence and head the mean over the queries
 that count and for which it is defined. (The first token has no previous token.) It is
 NaN in a sequence without such a query, so `.nanmean(0)` is the mean over sequences.
-`baselines.py` gives the scores of heads that do not have the skill.
 Scores that compare positions need self-attention: query i and key i are the same token.
 """
 
@@ -44,12 +43,7 @@ def at_offset(weights: Tensor, offset: int, *, mask=None, queries=None) -> Tenso
 
 
 def previous_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the weight (batch, heads) on the key before the query: see `at_offset`.
-
-    >>> looks_back = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]])[None, None]
-    >>> previous_token(looks_back)
-    tensor([[1.]])
-    """
+    """Return the weight (batch, heads) on the key before the query: see `at_offset`."""
     return at_offset(weights, -1, mask=mask, queries=queries)
 
 
@@ -96,9 +90,6 @@ def duplicate_token(weights: Tensor, ids: Tensor, *, mask=None, queries=None) ->
 
     ids: (batch, length). Queries count whose token stands earlier on a visible key.
     Source: Wang et al. 2023, "duplicate token heads".
-
-    >>> duplicate_token(torch.full((1, 1, 4, 4), 1 / 4), torch.tensor([[7, 5, 6, 5]]))
-    tensor([[0.2500]])
     """
     weights, visible, counted = _checked(weights, mask, queries, square=True)
     return _weight_on(weights, _earlier_copies(ids, weights) & visible, counted)
@@ -141,9 +132,6 @@ def normalised_entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     The largest value is the logarithm of the number of visible keys. So the result is 1
     where all visible keys have the same weight, whatever the length of the text.
     Queries count that have at least two visible keys.
-
-    >>> normalised_entropy(torch.full((1, 1, 4, 4), 1 / 4))
-    tensor([[1.]])
     """
     weights, visible, counted = _checked(weights, mask, queries)
     choices = visible.sum(-1)  # (batch, 1, queries)
@@ -186,10 +174,6 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     vdim): what the layer was given as value; weights: as the layer returned them.
     Returns (batch, heads, queries, keys), in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
-
-    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
-    >>> weighted_values(layer, x, layer(x, need_weights=True)[1]).shape
-    torch.Size([1, 2, 5, 5])
     """
     if isinstance(layer, nn.MultiheadAttention):
         layer = MultiHeadAttention.from_torch(layer)
@@ -197,10 +181,8 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     batch, keys, _ = value_input.shape
     expected = (batch, layer.num_heads, weights.shape[2], keys)
     if weights.shape != expected:
-        raise ValueError(
-            f"weights have shape {shape_of(weights)}; for this layer and value_input "
-            f"{shape_of(value_input)} they must be {AXES} = {expected}."
-        )
+        given = f"weights have shape {shape_of(weights)}"
+        raise ValueError(f"{given}; for layer and value_input it must be {expected}.")
     with torch.no_grad():
         values = split_heads(layer.value_proj(value_input), layer.num_kv_heads)
         values = values.repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
@@ -231,10 +213,8 @@ def _checked(weights, mask, queries, *, square: bool = False):
     if weights.numel() == 0:
         raise ValueError(f"weights have shape {shape_of(weights)}: they are empty.")
     if square and rows != columns:
-        raise ValueError(
-            f"weights have {rows} queries and {columns} keys; this score needs "
-            "self-attention over a whole text."
-        )
+        sizes = f"{rows} queries and {columns} keys"
+        raise ValueError(f"weights have {sizes}; this score needs self-attention.")
     visible = visible_keys(mask, (batch, 1, rows, columns), weights.device)
     tolerance = 1e-4 if weights.dtype.itemsize >= 4 else 1e-2
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
@@ -252,25 +232,19 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
     asked = visible.any(-1)  # (batch, 1, queries)
     least = weights.amin(-1).where(asked, 0)
     if not holds(least >= 0):
-        raise ValueError(
-            f"weights contain negative numbers or NaN (least: {least.min():.3g}). If "
-            "a query has no visible key, say so by mask=."
-        )
+        given = f"weights contain {least.min():.3g}, negative or NaN"
+        raise ValueError(f"{given}. If a query has no visible key, say so by mask=.")
     sums = weights.sum(-1).where(asked, 1)
     if not holds((sums - 1).abs() <= tolerance):
-        raise ValueError(
-            f"rows of weights sum to between {sums.min():.3f} and {sums.max():.3f}, "
-            "and not to 1. Was dropout on? Then model.eval(), or record_attention. Are "
-            "rows and columns swapped? Then weights.mT. Or is mask= missing?"
-        )
+        found = f"between {sums.min():.3f} and {sums.max():.3f}, and not to 1"
+        why = "Call model.eval()? Are rows and columns swapped? Is mask= missing?"
+        raise ValueError(f"rows of weights sum to {found}. {why}")
     if holds(visible):
         return
     hidden = weights.masked_fill(visible, 0).sum(-1).where(asked, 0)
     if not holds(hidden <= tolerance):
-        raise ValueError(
-            f"a query has {hidden.max():.3f} of its weight on keys that mask= hides; "
-            "give the mask that the model had (True = a visible key)."
-        )
+        found = f"a query has {hidden.max():.3f} of its weight on keys that mask= hides"
+        raise ValueError(f"{found}; give the model's mask (True = a visible key).")
 
 
 def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
@@ -278,10 +252,8 @@ def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
     check_layout(name, marks, f"(batch, {name})", 2)
     expected = (weights.shape[0], weights.shape[axis])
     if marks.dtype != torch.bool or marks.shape != expected:
-        raise ValueError(
-            f"{name} is {marks.dtype} of shape {shape_of(marks)}; give bool of shape "
-            f"(batch, {name}) = {expected}."
-        )
+        given = f"{name} is {marks.dtype} of shape {shape_of(marks)}"
+        raise ValueError(f"{given}; give bool (batch, {name}) = {expected}.")
     return marks
 
 
@@ -292,10 +264,8 @@ def _earlier_copies(ids, weights: Tensor) -> Tensor:
         raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
     expected = (weights.shape[0], weights.shape[-1])
     if ids.shape != expected:
-        raise ValueError(
-            f"ids have shape {shape_of(ids)} and weights {shape_of(weights)}; give "
-            f"(batch, length) = {expected}."
-        )
+        wanted = f"give (batch, length) = {expected}"
+        raise ValueError(f"ids have shape {shape_of(ids)}; {wanted} for these weights.")
     same = ids[:, None, :, None] == ids[:, None, None]  # (batch, 1, queries, keys)
     return same.tril(-1)
 
@@ -314,7 +284,5 @@ def _mean(values: Tensor, counted: Tensor) -> Tensor:
 def _check_some(counted: Tensor) -> None:
     """Refuse a mean of nothing."""
     if not holds(counted.any()):
-        raise ValueError(
-            "no query counts: each is padding, has no visible key, or has no key of "
-            "this kind; look at mask=, queries= and at the sequences."
-        )
+        why = "each is padding, or has no visible key, or none of this kind"
+        raise ValueError(f"no query counts: {why}; look at mask= and queries=.")

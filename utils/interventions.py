@@ -7,6 +7,7 @@ is done by hooks on its out_proj, which is given the outputs of the heads side b
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +43,8 @@ def ablate(
     layers = _checked_layers(model, heads)
     check_choice("mode", mode, ("zero", "mean"))
     if (mode == "mean") != (mean_from is not None):
-        raise ValueError(
-            'mode="mean" needs mean_from=, inputs of the model; "zero" takes none: '
-            f"mode is {mode!r} and mean_from is {type(mean_from).__name__}."
-        )
+        given = f"mode is {mode!r} and mean_from is {type(mean_from).__name__}"
+        raise ValueError(f'{given}; "mean" needs inputs of the model, "zero" none.')
     means = _mean_outputs(model, layers, heads, mean_from) if mode == "mean" else {}
     with ExitStack() as hooks:
         for index, chosen in heads.items():
@@ -63,36 +62,26 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
     examples: tensors whose first axis is the examples, e.g. ids, targets.
     Michel et al. then divide by the norm of each layer: F.normalize(importance, dim=1).
     Source: Michel et al. 2019, section 4.1.
-
-    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(3, 5, 8)
-    >>> head_importance(layer, lambda layer, x: layer(x)[0].square().mean(), x).shape
-    torch.Size([1, 2])
     """
     layers = _course_layers(model)
-    if len({layer.num_heads for layer in layers}) > 1:
-        raise ValueError(
-            f"the layers have {[layer.num_heads for layer in layers]} heads, which do "
-            "not fit in one table; ask for each layer's part of the model."
-        )
-    count = len(examples[0]) if examples else 0
-    if count == 0 or any(len(x) != count for x in examples):
-        raise ValueError(
-            f"examples have first axes {[len(x) for x in examples]}; give as many in "
-            "each, at least one."
-        )
+    heads, sizes = [x.num_heads for x in layers], [len(x) for x in examples]
+    if len(set(heads)) > 1:
+        raise ValueError(f"{heads} heads do not fit in one table: ask part by part.")
+    if len(set(sizes)) != 1 or 0 in sizes:
+        raise ValueError(f"examples have first axes {sizes}; give as many in each.")
     gates = [x.out_proj.weight.new_ones(x.num_heads).requires_grad_() for x in layers]
     total = torch.zeros_like(torch.stack(gates))
     with looking(model), torch.enable_grad(), ExitStack() as hooks:
         for layer, gate in zip(layers, gates):
-            hooks.enter_context(_changed(layer, _times(gate, layer.head_dim)))
-        for i in range(count):
+            hooks.enter_context(_changed(layer, partial(_times, gate)))
+        for i in range(sizes[0]):
             value = loss(model, *(x[i : i + 1] for x in examples))
             if value.numel() != 1 or not value.requires_grad:
                 raise ValueError("loss must be one number that depends on the heads.")
-            slopes = torch.autograd.grad(value, gates, allow_unused=True)
-            for row, slope in zip(total, slopes):
-                row += 0 if slope is None else slope.abs()  # None: it was not called
-    return total / count
+            # 0 for a layer that was not called
+            slopes = torch.autograd.grad(value, gates, materialize_grads=True)
+            total += torch.stack(slopes).abs()
+    return total / sizes[0]
 
 
 def least_important_first(importance: Tensor) -> list[tuple[int, int]]:
@@ -111,14 +100,13 @@ def _changed(layer: MultiHeadAttention, change: Callable[[Tensor], Tensor]):
 
     change: x (batch, queries, embed_dim), the heads side by side -> the same shape.
     """
-    return layer.out_proj.register_forward_pre_hook(
-        lambda out_proj, inputs: (change(inputs[0]),)
-    )
+    hook = layer.out_proj.register_forward_pre_hook
+    return hook(lambda _, inputs: (change(inputs[0]),))
 
 
-def _times(gate: Tensor, head_dim: int) -> Callable[[Tensor], Tensor]:
-    """Return the function that multiplies each head's output by its gate (heads,)."""
-    return lambda x: x * gate.repeat_interleave(head_dim).to(x)
+def _times(gate: Tensor, x: Tensor) -> Tensor:
+    """Return the outputs of the heads, each multiplied by its gate (heads,)."""
+    return (x.unflatten(-1, (len(gate), -1)) * gate[:, None].to(x)).flatten(-2)
 
 
 def _ablate(layer, heads: Sequence[int], mean: Tensor | None, hooks: ExitStack):
@@ -133,19 +121,14 @@ def _ablate(layer, heads: Sequence[int], mean: Tensor | None, hooks: ExitStack):
     def change(x):
         asked.append(True)
         if mean is not None and is_wrapped(x):
-            raise RuntimeError(
-                'mode="mean" under vmap would give every copy the mean of one model; '
-                'ablate the copies one by one, or by mode="zero".'
-            )
+            raise RuntimeError("a mean is one model's: ablate the copies one by one.")
         instead = x.new_zeros(()) if mean is None else mean.to(x)
         return torch.where(ablated.flatten().to(x.device), instead, x)
 
     def check(layer, inputs, outputs):
         if not asked:
-            raise RuntimeError(
-                f"{type(layer).__name__} does not call its out_proj as a module, so "
-                "its heads cannot be ablated there; write self.out_proj(...)."
-            )
+            name = type(layer).__name__
+            raise RuntimeError(f"{name} must call its out_proj: self.out_proj(...).")
         asked.clear()
 
     hooks.enter_context(_changed(layer, change))
@@ -167,10 +150,8 @@ def _mean_outputs(model: nn.Module, layers, heads: Heads, mean_from) -> dict:
         model(*inputs)
     for index, outputs in seen.items():
         if sum(map(len, outputs)) == 0:
-            raise ValueError(
-                f"there is no output of layer {index} to average: mean_from holds no "
-                "token, or the layer, or its out_proj, is not called."
-            )
+            why = "mean_from holds no token, or its out_proj is not called"
+            raise ValueError(f"layer {index} has no output to average: {why}.")
     return {index: torch.cat(outputs).mean(0) for index, outputs in seen.items()}
 
 
@@ -197,9 +178,6 @@ def _course_layers(model: nn.Module) -> list[MultiHeadAttention]:
     """Return the attention layers of a model, which must be the course's own."""
     layers = attention_layers(model)
     if not layers or not all(isinstance(x, MultiHeadAttention) for x in layers):
-        raise TypeError(
-            f"{type(model).__name__} has attention of {[type(x) for x in layers]}; "
-            "heads are reached in the course's MultiHeadAttention: put "
-            "MultiHeadAttention.from_torch(layer) in its place."
-        )
+        kinds = f"the attention layers are {[type(x).__name__ for x in layers]}"
+        raise TypeError(f"{kinds}; replace each: MultiHeadAttention.from_torch(layer).")
     return layers

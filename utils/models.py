@@ -28,10 +28,6 @@ class Block(nn.Module):
 
     `attention` may be replaced by any module that is called in the same way.
     Source: Vaswani et al. 2017, section 3.1 ("post"); Xiong et al. 2020 ("pre").
-
-    >>> block = Block(embed_dim=8, num_heads=2)
-    >>> block(torch.randn(1, 5, 8)).shape
-    torch.Size([1, 5, 8])
     """
 
     def __init__(

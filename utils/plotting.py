@@ -61,10 +61,8 @@ def style() -> None:
 def show(figure: Figure, caption: str | None = None) -> None:
     """Display a figure as a PNG with its caption under it, and close it.
 
-    caption: the finding in words, with its numbers. Everybody reads it, and it is what
-        the tests compare. Without one, `heatmap` and `plot_heads` say what they drew:
-        the strongest key of each query, each head's strongest pair, or the extremes of
-        a signed matrix.
+    caption: the finding in words, with its numbers; it is what the tests compare.
+        Without one, figures of `heatmap` and `plot_heads` say what they show.
     Raises ValueError for a caption that is no sentence, and where there is none.
     """
     caption = _own_caption(figure) if caption is None else caption
@@ -138,25 +136,18 @@ def heatmap(
     scale = scale or 1.0  # a matrix of zeros needs a scale, too
     annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
     written = [[f"{x:.2f}" for x in row] for row in printed(matrix).tolist()]
-    sns.heatmap(
-        matrix.numpy(),
-        ax=ax,
-        mask=~mask.numpy(),
-        vmin=-scale if signed else 0.0,
-        vmax=scale,
-        cmap="RdBu_r" if signed else "viridis",
-        annot=written if annotate else None,
-        fmt="",
-        annot_kws={"size": 8},
-        cbar=False,
-        linewidths=0.5 if max(rows, columns) <= MOST_LABELS else 0,
-        xticklabels=False,  # seaborn would read a token as mathematics
-        yticklabels=False,
-    )
-    called = names(queries, rows), names(keys, columns)
-    ax.collections[-1].caption = (
-        extremes(matrix, mask) if signed else strongest_keys(matrix, mask, *called)
-    )
+    colours = {"vmin": -scale if signed else 0.0, "vmax": scale, "cbar": False}
+    colours["cmap"] = "RdBu_r" if signed else "viridis"
+    numbers = {"annot": written if annotate else None, "fmt": ""}
+    numbers["annot_kws"] = {"size": 8}
+    grid = {"linewidths": 0.5 if max(rows, columns) <= MOST_LABELS else 0}
+    # seaborn would read a token as mathematics
+    grid |= {"xticklabels": False, "yticklabels": False}
+    cells, hidden = matrix.numpy(), ~mask.numpy()
+    sns.heatmap(cells, ax=ax, mask=hidden, **colours, **numbers, **grid)
+    seen, called = (matrix, mask), (names(queries, rows), names(keys, columns))
+    caption = extremes(*seen) if signed else strongest_keys(*seen, *called)
+    ax.collections[-1].caption = caption
     _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key", ylabel="query")
     ax.set_title(title, parse_math=False)
@@ -341,9 +332,7 @@ def _own_caption(figure: Figure) -> str:
     if hasattr(figure, "caption"):
         return figure.caption
     if not said:
-        raise ValueError(
-            "only heatmap and plot_heads know what they drew: show(figure, caption)."
-        )
+        raise ValueError("this figure does not describe itself: show(figure, caption).")
     if len(said) == 1:
         return said[0][1]
     return " ".join(f"{' '.join(title.split())}: {words}" for title, words in said)

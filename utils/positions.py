@@ -125,8 +125,7 @@ class Rotary(PositionScheme):
 class ALiBi(PositionScheme):
     """A penalty on every score: the head's slope times the distance to the key.
 
-    causal: False also counts the distance to later keys, which otherwise have no
-        penalty: the causal mask must hide them.
+    Later keys have none; a causal mask must hide them.
     formula: of the slopes, "official" or "paper"; see `alibi_slopes`.
     Source: Press et al. 2022, section 3: added after the scaling by 1 / sqrt(head_dim).
 
@@ -136,16 +135,16 @@ class ALiBi(PositionScheme):
             [-2., -1.,  0.]])
     """
 
-    def __init__(self, num_heads: int, *, causal=True, formula="official"):
+    def __init__(self, num_heads: int, *, formula="official"):
         super().__init__()
-        self.num_heads, self.causal, self.formula = num_heads, causal, formula
+        self.num_heads, self.formula = num_heads, formula
         slopes = alibi_slopes(num_heads, formula)  # (heads,)
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(self, query_length: int, key_length: int) -> Tensor:
         ahead = relative_positions(query_length, key_length, device=self.slopes.device)
-        nearness = ahead.clamp(max=0) if self.causal else -ahead.abs()
-        return self.slopes[None, :, None, None] * nearness  # (1, heads, queries, keys)
+        penalty = self.slopes[:, None, None] * ahead.clamp(max=0)
+        return penalty[None]  # (1, heads, queries, keys)
 
     def _apply(self, fn, recurse=True):
         # .half() and .bfloat16() would round the slopes: they are computed anew
@@ -163,12 +162,10 @@ class T5Bias(PositionScheme):
     Source: Raffel et al. 2020, section 2.1.
     """
 
-    def __init__(
-        self, num_heads: int, *, num_buckets=32, max_distance=128, causal=True
-    ):
+    def __init__(self, num_heads: int, *, num_buckets=32, max_distance=128):
         super().__init__()
-        self.num_heads, self.causal = num_heads, causal
-        self.first = t5_first_distances(num_buckets, max_distance, causal)
+        self.num_heads = num_heads
+        self.first = t5_first_distances(num_buckets, max_distance)
         self.table = nn.Parameter(torch.zeros(num_buckets, num_heads))
 
     def reset_parameters(self) -> None:
@@ -177,7 +174,7 @@ class T5Bias(PositionScheme):
 
     def bias(self, query_length: int, key_length: int) -> Tensor:
         ahead = relative_positions(query_length, key_length, device=self.table.device)
-        buckets = _bucket(ahead, self.first, self.causal)  # (queries, keys)
+        buckets = _bucket(ahead, self.first)  # (queries, keys)
         # index_select: under vmap its derivative is three times faster than indexing's
         chosen = self.table.T.index_select(1, buckets.flatten())
         return chosen.unflatten(1, buckets.shape)[None]  # (1, heads, queries, keys)
@@ -290,48 +287,35 @@ def alibi_slopes(num_heads: int, formula: str = "official") -> Tensor:
     return torch.tensor([2.0**-x for x in exponents[:num_heads]])
 
 
-def t5_bucket(
-    relative: Tensor, *, num_buckets=32, max_distance=128, causal=True
-) -> Tensor:
+def t5_bucket(relative: Tensor, *, num_buckets=32, max_distance=128) -> Tensor:
     """Return the bucket of each relative position (key - query), int64, same shape.
 
-    Half of a direction's buckets hold one distance each; the others grow in proportion
-    to the distance, up to max_distance. causal: later keys are in bucket 0. Not causal:
-    the second half of the buckets is for later keys.
+    Half of the buckets hold one distance each; the others grow in proportion to the
+    distance, up to max_distance. Later keys are in bucket 0, as in T5's decoder.
     Source: Raffel et al. 2020, section 2.1, and the code that they published with it.
 
     >>> t5_bucket(torch.tensor([1, 0, -1, -15, -16, -18, -19, -112, -113])).tolist()
     [0, 0, 1, 15, 16, 16, 17, 30, 31]
-    >>> t5_bucket(torch.tensor([-2, 2]), causal=False).tolist()
-    [2, 18]
     """
-    first = t5_first_distances(num_buckets, max_distance, causal)
-    return _bucket(relative, first, causal)
+    return _bucket(relative, t5_first_distances(num_buckets, max_distance))
 
 
-def _bucket(relative: Tensor, first: list[int], causal: bool) -> Tensor:
+def _bucket(relative: Tensor, first: list[int]) -> Tensor:
     """Return the bucket: how many begin at this distance or before it, less one."""
-    distance = relative.neg().clamp(min=0) if causal else relative.abs()
     later = torch.tensor(first[1:], device=relative.device)
-    bucket = torch.bucketize(distance, later, right=True)
-    return bucket if causal else bucket + len(first) * (relative > 0)
+    return torch.bucketize(relative.neg().clamp(min=0), later, right=True)
 
 
-def t5_first_distances(num_buckets=32, max_distance=128, causal=True) -> list[int]:
-    """Return the smallest distance in each bucket of one direction.
+def t5_first_distances(num_buckets=32, max_distance=128) -> list[int]:
+    """Return the smallest distance in each bucket.
 
     With e buckets of one distance each, and w wider ones, wide bucket k begins at
     e * (max_distance / e)^(k / w): found in whole numbers, where nothing is rounded.
-
-    >>> t5_first_distances(16, 128)
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
     """
-    checks.check_size("num_buckets", num_buckets, least=2 if causal else 4)
+    checks.check_size("num_buckets", num_buckets, least=2)
     checks.check_size("max_distance", max_distance)
-    if not causal and num_buckets % 2:
-        raise ValueError(f"num_buckets is {num_buckets}; give an even number.")
-    each = num_buckets if causal else num_buckets // 2
-    exact, wide = each // 2, each - each // 2
+    exact = num_buckets // 2
+    wide = num_buckets - exact
     if max_distance <= exact:
         single = f"buckets of one distance reach up to {exact}"
         raise ValueError(f"max_distance is {max_distance}, but {single}; give more.")
@@ -351,6 +335,6 @@ def _check_embeddings(x, embed_dim: int, offset) -> None:
     """Refuse what is not (batch, length, embed_dim), and an impossible offset."""
     checks.check_size("offset", offset)
     checks.check_floating("x", x)
-    if x.dim() != 3 or x.shape[-1] != embed_dim:
-        wanted = f"(batch, length, {embed_dim=})"
-        raise ValueError(f"x has shape {checks.shape_of(x)}; give {wanted}.")
+    checks.check_layout("x", x, "(batch, length, embed_dim)", 3)
+    if x.shape[-1] != embed_dim:
+        raise ValueError(f"x has {x.shape[-1]} features, but {embed_dim=}.")

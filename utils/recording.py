@@ -23,10 +23,6 @@ def record_attention(model: nn.Module, *inputs, **named) -> list[Tensor]:
     that takes need_weights and returns (output, weights).
     The weights are those of eval mode, never averaged over heads, never dropped out.
     Afterwards the model is as it was, also after an error.
-
-    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
-    >>> [weights.shape for weights in record_attention(layer, x)]
-    [torch.Size([1, 2, 5, 5])]
     """
     return [weights for _, weights in recorded(model, inputs, named)]
 
@@ -46,9 +42,8 @@ def recorded(
             _hook(layer, found, before, hooks)
         model(*inputs, **named)
     if not found:
-        raise ValueError(
-            f"{type(model).__name__} called no attention, no module with need_weights."
-        )
+        name = type(model).__name__
+        raise ValueError(f"{name} called no attention, no module with need_weights.")
     return found
 
 
@@ -128,8 +123,6 @@ def _weights(layer: nn.Module, result) -> Tensor:
     """Return the weights (batch, heads, queries, keys) that an attention returned."""
     weights = result[1] if isinstance(result, tuple) and len(result) == 2 else None
     if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
-        raise ValueError(
-            f"{type(layer).__name__} was called with need_weights=True; it must return "
-            "(output, weights), weights (batch, heads, queries, keys)."
-        )
+        name = type(layer).__name__
+        raise ValueError(f"{name} must return (output, weights): weights of four axes.")
     return weights if weights.dim() == 4 else weights[None]  # of PyTorch, without batch

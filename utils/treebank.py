@@ -54,14 +54,7 @@ def read_conllu(path) -> list[Sentence]:
 
 
 def parse_conllu(text: str, file: str = "text") -> list[Sentence]:
-    """Return the sentences of a text in CoNLL-U; `file` is its name in the errors.
-
-    >>> row = "{}\\t{}\\t_\\t{}\\t_\\t_\\t{}\\t{}\\t_\\t_\\n".format
-    >>> text = row(1, "Dogs", "NOUN", 2, "nsubj") + row(2, "bark", "VERB", 0, "root")
-    >>> (sentence,) = parse_conllu(text + "\\n")
-    >>> sentence.text, sentence.heads
-    ('Dogs bark', (2, 0))
-    """
+    """Return the sentences of a text in CoNLL-U; `file` is its name in the errors."""
     sentences, block, lines = [], [], text.split("\n")  # not at other line separators
     try:
         for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):

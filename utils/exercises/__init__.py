@@ -25,9 +25,7 @@ LESSONS = tuple(
     for module in pkgutil.iter_modules(__path__)
     if re.fullmatch(r"lesson_\d+", module.name)
 )
-EXERCISES: dict[str, Exercise] = {
-    exercise.name: exercise for lesson in LESSONS for exercise in lesson.EXERCISES
-}
+EXERCISES: dict[str, Exercise] = {e.name: e for x in LESSONS for e in x.EXERCISES}
 IMPORTS = {e.name: lesson.IMPORTS for lesson in LESSONS for e in lesson.EXERCISES}
 _verdicts: dict[str, Verdict] = {}  # of this kernel; what is solved is kept in files
 _not_kept: set[str] = set()  # what was solved in this kernel, and could not be kept

@@ -25,36 +25,23 @@ EDITS = "your function edits its argument "
 ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
     r"shape of the mask .* does not match": (
         "assignment under a mask that should broadcast",
-        "x[mask] = ... does not broadcast the mask; x.masked_fill(mask, ...) does.",
-    ),
-    r"same dtype|expected scalar type|dtype.* mismatch": (
-        "two precisions mixed",
-        "A new tensor takes the type of an input with dtype=x.dtype.",
-    ),
-    r"\(operator\.invert\) is only implemented|bitwise_not": (
-        "a mask of numbers",
+        "x[mask] = ... does not broadcast the mask; x.masked_fill(mask, ...) does."),
+    r"same dtype|expected scalar type|dtype.* mismatch": ("two precisions mixed",
+        "A new tensor takes the type of an input with dtype=x.dtype."),
+    r"\(operator\.invert\) is only implemented|bitwise_not": ("a mask of numbers",
         "~ turns True and False round, not numbers: build the mask with "
-        "dtype=torch.bool, or compare (mask == 1).",
-    ),
-    r"torch\.return_types\.(max|min)": (
-        "values and places taken for a tensor",
-        "max(dim=...) returns values and their places: take .values, or amax.",
-    ),
-    r"Boolean value of Tensor": (
-        "many truths where one is needed",
+        "dtype=torch.bool, or compare (mask == 1)."),
+    r"torch\.return_types\.(max|min)": ("values and places taken for a tensor",
+        "max(dim=...) returns values and their places: take .values, or amax."),
+    r"Boolean value of Tensor": ("many truths where one is needed",
         "`if`, `and` and Python's max() need one True or False, but a comparison of "
         "tensors gives one for each number: torch.allclose(a, b) says yes or no, and "
-        "amax(dim=...) is the largest number of a row.",
-    ),
-    r"are not (close|equal)": (
-        "an assertion where an answer is wanted",
-        "assert_close raises an error; torch.allclose(a, b, atol=...) says yes or no.",
-    ),
-    r"is a tuple|'tuple' object|not tuple": (
-        "a tuple taken for a tensor",
-        "A function that you call returns several things: output, weights = ...",
-    ),
-}
+        "amax(dim=...) is the largest number of a row."),
+    r"are not (close|equal)": ("an assertion where an answer is wanted",
+        "assert_close raises an error; torch.allclose(a, b, atol=...) says yes or no."),
+    r"is a tuple|'tuple' object|not tuple": ("a tuple taken for a tensor",
+        "A function that you call returns several things: output, weights = ..."),
+}  # fmt: skip
 
 
 def difference(expected: Run, yours: Run) -> str | None:

@@ -12,7 +12,7 @@ def draw(expected: Tensor, yours: Tensor) -> None:
     """Draw the two outputs and their difference; what is not finite is hatched."""
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.4))
     panels = {"expected": expected, "yours": yours, "difference": yours - expected}
-    largest = min(max(map(_largest, panels.values())), 1e9) or 1.0
+    largest = min(max(map(_largest, panels.values())), 1e9)
     for ax, (title, matrix) in zip(axes, panels.items(), strict=True):
         finite = matrix.isfinite()
         drawn = matrix.where(finite, 0.0).clamp(-largest, largest)

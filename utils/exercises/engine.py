@@ -24,23 +24,9 @@ from torch import Tensor
 from utils.exercises.compare import VALUES_DIFFER, alike
 from utils.exercises.drawing import describe, draw, functions_of, picture
 from utils.exercises.naming import Trial, name_of
-from utils.exercises.running import (
-    WITHOUT_NAN,
-    Run,
-    TooLong,
-    run,
-    surroundings_kept,
-)
+from utils.exercises.running import WITHOUT_NAN, Run, TooLong, run, surroundings_kept
 
-__all__ = [
-    "WITHOUT_NAN",
-    "Exercise",
-    "Verdict",
-    "draw",
-    "grade",
-    "is_untouched",
-    "randn",
-]
+__all__ = ["WITHOUT_NAN", "Exercise", "Verdict", "draw", "grade", "randn"]
 
 SOLVED, NOT_YET, UNTOUCHED = "solved", "not yet", "not attempted yet"
 

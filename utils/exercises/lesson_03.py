@@ -608,9 +608,7 @@ for name, answers in {
     ],
     "gain never below 1": [_searched(low=0.0)],
 }.items():
-    why = (
-        "Some gains are far below 1, some in the millions: search logs from -20 to 20."
-    )
+    why = "Some gains are far below 1, some in millions: search logs from -20 to 20."
     sharper.wrong(name, why, *answers)
 
 sharper.wrong(

@@ -186,9 +186,7 @@ def _block(cos, sin):
 
 def _blocks(angles, entries=_block):
     """Return (pairs, 2, 2)."""
-    return torch.stack(entries(angles.cos(), angles.sin()), dim=-1).unflatten(
-        -1, (2, 2)
-    )
+    return torch.stack(entries(angles.cos(), angles.sin()), -1).unflatten(-1, (2, 2))
 
 
 def shift_trials(dtype):
@@ -243,9 +241,7 @@ for name, function in {
     "steps times one step": lambda f, steps: shift(f, 1) * steps,
     "a power of every entry": lambda f, steps: shift(f, 1) ** steps,
 }.items():
-    why = (
-        "Several steps are one rotation after another: M @ M, not 2 * M and not M ** 2."
-    )
+    why = "Several steps are rotations in turn: M @ M, not 2 * M and not M ** 2."
     shifts.wrong(name, why, function)
 
 
@@ -270,9 +266,7 @@ for name, functions in {
     "the blocks apart": [lambda f, s: _blocks(f * s)],
     "waves instead of a matrix": [lambda f, s: _in_turn((f * s)[None]).flatten()],
 }.items():
-    why = (
-        "Each pair is a 2 × 2 block on the diagonal of one matrix: block_diag(*blocks)."
-    )
+    why = "Each pair is a 2 × 2 block on a matrix's diagonal: block_diag(*blocks)."
     shifts.wrong(name, why, *functions)
 
 
@@ -342,7 +336,7 @@ def _encodings() -> list[_Encoding]:
         "an encoding with one vector for all positions": lambda x: x + waves[0],
         "an encoding that depends on the length": by_share,
         "an encoding that counts from the end": from_the_end,
-        "an encoding that begins anew after 8 positions": lambda x: add(
+        "an encoding that begins anew every 8 tokens": lambda x: add(
             x, waves[place % 8]
         ),
         "an encoding of the first sentence alone": lambda x: of_the_first(x, 1),
@@ -350,14 +344,10 @@ def _encodings() -> list[_Encoding]:
         "an encoding that counts on into the next sentence": on_and_on,
         "an encoding whose last feature depends on the sentence": last_by_sentence,
         "an encoding that is multiplied": lambda x: x * waves[: x.shape[1]],
-        "an encoding that changes the words": lambda x: add(
-            F.layer_norm(x, x.shape[-1:])
-        ),
+        "an encoding that changes words": lambda x: add(F.layer_norm(x, x.shape[-1:])),
         "an encoding that edits its input": lambda x: x.add_(waves[: x.shape[1]]),
         "an encoding that scales its input, too": lambda x: add(x.mul_(EMBED_DIM**0.5)),
-        "an encoding that counts both ways from position 35": lambda x: add(
-            x, both_ways
-        ),
+        "an encoding that counts both ways from token 35": lambda x: add(x, both_ways),
         "a small encoding that counts from the end": lambda x: from_the_end(x, small),
         "an encoding that depends on the size of the batch": by_batch,
         "an encoding that is centred over the batch": lambda x: add(x - x.mean(dim=0)),
@@ -518,9 +508,7 @@ for name, tests in {
         _asks(features=slice(1)),
         _asks(apart=lambda rows: _apart(rows[:, :1], 1e-4)),
     ],
-    "directions compared": [
-        _asks(apart=lambda rows: _apart(F.normalize(rows, dim=-1)))
-    ],
+    "directions compared": [_asks(apart=lambda rows: _apart(F.normalize(rows)))],
     "gap too wide": [_asks(apart=lambda rows: _apart(rows, 0.5))],
 }.items():
     encodings.wrong(

@@ -90,9 +90,7 @@ for name, distance in {
     "keys backwards": lambda ahead: -ahead.clamp(max=0).flip(-1),
     "-inf in the future": lambda ahead: -ahead.masked_fill(ahead > 0, -math.inf),
 }.items():
-    why = (
-        "Minus slope times distance: 0 for the token itself, and for all in the future."
-    )
+    why = "Minus slope times distance: 0 for the token itself and all in the future."
     biases.wrong(name, why, _alibi(distance=distance))
 
 for name, function in {
@@ -389,9 +387,7 @@ TURNS = {
     "layouts mixed": mixed_layouts,
     "a right one, interleaved": _turning("interleaved"),
     "layouts mixed the other way": mixed_otherwise,
-    "a right one, in single precision": lambda x, positions: halves(
-        x.float(), positions
-    ),
+    "right, in single precision": lambda x, positions: halves(x.float(), positions),
     "one that turns by the square of the position": _turning(of=torch.square),
     "a right one, base 500": _turning(base=500.0),
     "one whose positions are rounded to bfloat16": _turning(of=Tensor.bfloat16),
@@ -433,14 +429,12 @@ def _text(length=12):
     return randn(length, DIM, seed=1, dtype=torch.float32)
 
 
-def rotary_trials(dtype):
+def pair_trials(dtype):
     for name, turn in TURNS.items() if dtype == torch.float32 else ():
         yield {"turn": _Black(name, turn)}
 
 
-rotations = Exercise(
-    "5.4", "Write the test", rotary_test, rotary_trials, gradients=False
-)
+rotations = Exercise("5.4", "Write the test", rotary_test, pair_trials, gradients=False)
 
 
 def _lengths_kept(far):
@@ -647,9 +641,7 @@ for name, answers in {
         _step(swapped=True),
     ],
 }.items():
-    why = (
-        "Keys are kept turned, values never; keys give the weights, values the output."
-    )
+    why = "Keys are kept turned, values never: keys give weights, values the output."
     cache.wrong(name, why, *answers)
 
 for name, mask in {

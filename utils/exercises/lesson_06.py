@@ -470,9 +470,7 @@ def leak_trials(dtype):
         BlackBox("a causal model"),
         BlackBox("a model without a mask", "all"),
         BlackBox("a model that sees one token ahead", "the next"),
-        BlackBox(
-            "a model with statistics of the batch", "all", **training, statistics=True
-        ),
+        BlackBox("a model with batch statistics", "all", **training, statistics=True),
         BlackBox("a model without a mask in evaluation", "all", **evaluation),
         BlackBox("a model that sees the token eight ahead", "the eighth"),
         BlackBox("a model whose first four tokens see each other", "the first four"),
@@ -485,9 +483,7 @@ def leak_trials(dtype):
         BlackBox("a model without a mask that leaks little", "all", 0.05 * RANDOM),
         BlackBox("a causal model that never rounds", rounds=False),
         BlackBox("a causal model whose rows see each other", rows=True),
-        BlackBox(
-            "a leak that moves a logit by 0.01", "the next", 0.0102 * torch.eye(WORDS)
-        ),
+        BlackBox("a leak of 0.01 in a logit", "the next", 0.0102 * torch.eye(WORDS)),
         BlackBox("a model whose output 0 sees token 1", "0 sees 1", RISING),
         BlackBox("another whose output 0 sees token 1", "0 sees 1", -RISING),
         BlackBox("a model whose output 62 sees token 63", "62 sees 63", RISING),
@@ -544,12 +540,8 @@ leaks.wrong(
     lambda logits_of: False,
     tests(own=1),
 )
-leaks.wrong(
-    "upside down", "True means that it is causal.", lambda model: not leak_test(model)
-)
-leaks.wrong(
-    "training mode alone", "Some models leak in evaluation alone.", tests(modes=[True])
-)
+leaks.wrong("upside down", "True means causal.", lambda model: not leak_test(model))
+leaks.wrong("training mode alone", "Some leak in evaluation only.", tests(modes=[True]))
 leaks.wrong(
     "evaluation mode alone", "Some models leak in training alone.", tests(modes=[False])
 )

@@ -246,9 +246,7 @@ def _rearranged(target, output) -> Name | None:
                 return Name("axes in another order", claim)
     if output.shape != target.shape:
         if _equal(output.reshape(target.shape), target):
-            claim = (
-                "Your numbers are right, and so is their order, but not their shape."
-            )
+            claim = "Your numbers are right, and their order, but not their shape."
             return Name("right numbers in another shape", claim)
         return None
     if target.dtype == torch.bool and torch.equal(~output, target):

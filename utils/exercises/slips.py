@@ -115,37 +115,26 @@ def _tolerance(func: Callable, args: tuple, kwargs: dict) -> tuple | None:
 SLIPS: dict[str, tuple[str, Edit]] = {
     "keepdim=True forgotten": (
         "keepdim=True is missing in a sum or maximum: without it the result does not "
-        "line up with the rows it came from.",
-        _keepdim,
-    ),
+        "line up with the rows it came from.", _keepdim),
     "another axis than the last": (
         "A softmax, sum or maximum runs over another axis than the last (dim=-1).",
-        _last_axis,
-    ),
+        _last_axis),
     "a sum or maximum of everything": (
         "A sum or maximum without dim= runs over the whole tensor, not over each row.",
-        _over_rows,
-    ),
+        _over_rows),
     "another pair of axes transposed": (
         "The two axes to swap are the last: .T and transpose(0, 1) swap others as soon "
         "as there are sentences or heads; .mT and transpose(-2, -1) do not.",
-        _last_two,
-    ),
+        _last_two),
     "view of transposed memory": (
         "view needs memory in order; after a transpose, yours or of the input, it is "
-        "not. reshape copies where it must.",
-        _reshape,
-    ),
+        "not. reshape copies where it must.", _reshape),
     "the mask the wrong way round": (
         "masked_fill or where is given the opposite of the mask that it needs.",
-        _opposite_mask,
-    ),
+        _opposite_mask),
     "an unfit tolerance": (
         "Two tensors are compared too strictly or too loosely: take atol=1e-4.",
-        _tolerance,
-    ),
-    "a gradient cut by detach": (
-        ".detach() or .data cuts off the gradient.",
-        _attached,
-    ),
-}
+        _tolerance),
+    "a gradient cut by detach": (".detach() or .data cuts off the gradient.",
+        _attached),
+}  # fmt: skip

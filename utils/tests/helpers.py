@@ -50,11 +50,7 @@ SCHEMES = {  # for 7 tokens (and 3 more), 16 features, 4 heads
     "rotary half": lambda: positions.Rotary(4),
     "rotary interleaved": lambda: positions.Rotary(4, layout="interleaved", scale=0.5),
     "alibi": lambda: positions.ALiBi(4),
-    "alibi symmetric": lambda: positions.ALiBi(4, causal=False, formula="paper"),
     "t5": lambda: positions.T5Bias(4, num_buckets=4, max_distance=5),
-    "t5 symmetric": lambda: positions.T5Bias(
-        4, num_buckets=8, max_distance=5, causal=False
-    ),
 }
 
 

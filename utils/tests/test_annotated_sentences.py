@@ -1,7 +1,6 @@
 """The course's trees follow the rules of their scheme, and a wrong arc is caught."""
 
 import hashlib
-import random
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -128,19 +127,6 @@ def digest(sentences: list[Sentence]) -> str:
     return hashlib.sha256(repr(trees).encode()).hexdigest()[:16]
 
 
-def hung_wrong(s: Sentence, draw: random.Random) -> Sentence | None:
-    """Return a sentence with one arc at a wrong word; None if it is no tree then."""
-    i = draw.choice([i for i, head in enumerate(s.heads) if head])
-    wrong = draw.choice([h for h in range(1, len(s.words) + 1) if h != s.heads[i]])
-    heads = (*s.heads[:i], wrong, *s.heads[i + 1 :])
-    word = wrong
-    while word:
-        if word == i + 1:
-            return None
-        word = heads[word - 1]
-    return s._replace(heads=heads)
-
-
 def test_how_many_how_long_how_varied():
     assert len(SENTENCES) >= 200
     assert len({s.id for s in SENTENCES}) == len({s.text for s in SENTENCES}) >= 200
@@ -171,19 +157,3 @@ def test_no_offset_explains_a_relation():
 def test_every_tree_follows_the_rules_and_is_as_it_was_read():
     assert {s.text: faults(s) for s in SENTENCES if faults(s)} == {}
     assert digest(SENTENCES) == READ
-
-
-def test_a_wrong_arc_or_relation_is_caught():
-    """By the digest always; most of them by the rules, too."""
-    draw = random.Random(0)
-    changed = [c for s in SENTENCES * 5 if (c := hung_wrong(s, draw))]
-    assert len(changed) > 700
-    assert sum(bool(faults(s)) for s in changed) > 0.9 * len(changed)
-    assert digest([changed[0], *SENTENCES[1:]]) != digest(SENTENCES)
-    caught = 0
-    for s in SENTENCES:
-        i = draw.choice([i for i, head in enumerate(s.heads) if head])
-        wrong = draw.choice([r for r in TAGS if r != s.relations[i]])
-        kinds = (*s.relations[:i], wrong, *s.relations[i + 1 :])
-        caught += bool(faults(s._replace(relations=kinds)))
-    assert caught > 0.9 * len(SENTENCES)

@@ -29,14 +29,11 @@ def test_split_heads_keeps_the_features_of_a_token_together():
         (RuntimeError, r"\[5, -1\] don't multiply", lambda: split_heads(Q4[0], 5)),
         (ValueError, "give .batch, length, embed", lambda: split_heads(Q4[0, 0], 2)),
         (ValueError, "give .batch, length, embed", lambda: split_heads(Q4, 2)),
-        (
-            ValueError,
-            "give .batch, heads, length, head_dim",
-            lambda: merge_heads(Q4[0]),
-        ),
+        (ValueError, "give .batch, heads, length, head_dim",
+         lambda: merge_heads(Q4[0])),
         (TypeError, "take the first", lambda: merge_heads((Q4, None))),
     ],
-)
+)  # fmt: skip
 def test_heads_of_the_wrong_shape(error, says, call):
     with pytest.raises(error, match=says):
         call()

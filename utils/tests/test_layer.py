@@ -157,33 +157,6 @@ def test_dropout_in_training_only_and_never_in_the_weights(need_weights):
     assert_close(first, again, atol=0, rtol=0)
 
 
-class ShiftByOffset:
-    """A position scheme for the tests: keys and queries learn where they stand."""
-
-    def rotate(self, query, key, offset=0):
-        steps = torch.arange(offset, offset + query.shape[-2]) / 10
-        return query + steps[:, None], key - steps[:, None]
-
-    def bias(self, query_length, key_length):
-        distance = torch.arange(key_length) - torch.arange(query_length)[:, None]
-        return -(distance - (key_length - query_length)).abs() / 4.0
-
-
-@pytest.mark.parametrize("position", [None, ShiftByOffset()])
-@pytest.mark.parametrize("num_kv_heads", [4, 2])
-def test_cache_equals_no_cache(position, num_kv_heads):
-    layer = MultiHeadAttention(E, H, num_kv_heads=num_kv_heads, position=position)
-    x, cache = normal(B, 6, E), {}
-    whole, _ = layer(x, mask=causal_mask(6))
-    parts = []
-    for part in x.split([3, 1, 2], dim=1):
-        seen = (cache["key"].shape[-2] if cache else 0) + part.shape[1]
-        mask = causal_mask(part.shape[1], seen)
-        parts.append(layer(part, mask=mask, cache=cache)[0])
-    assert_close(torch.cat(parts, 1), whole, atol=1e-6, rtol=1e-5)
-    assert cache["key"].shape == (B, num_kv_heads, 6, D)
-
-
 def test_a_refused_call_leaves_the_cache_as_it_was():
     layer, x, cache = MultiHeadAttention(E, H), normal(B, 6, E), {}
     layer(x[:, :4], cache=cache)
@@ -249,7 +222,7 @@ def test_under_autocast(need_weights, no_grad):
         assert (weights.triu(1) == 0).all()
 
 
-class Shrinks(ShiftByOffset):
+class Shrinks(Rotary):
     """A position scheme with a bug: it returns half of the features."""
 
     def rotate(self, query, key, offset=0):
@@ -281,7 +254,7 @@ FLAGS = FLAG.expand(B, L, L)
         (ValueError, r"mask\[:, None\]", (X, X, X, FLAGS), {}),
         (TypeError, "mask is torch.int64", (X, X, X, FLAG.long()), {}),
         (ValueError, "contains NaN", (X, X, X, FLAG * math.nan), {}),
-        (ValueError, "must keep the shapes", (X,), {"position": Shrinks()}),
+        (ValueError, "must keep the shapes", (X,), {"position": Shrinks(D)}),
     ],
 )
 def test_layer_says_what_is_wrong(error, says, inputs, options, need_weights):
@@ -293,25 +266,17 @@ def test_layer_says_what_is_wrong(error, says, inputs, options, need_weights):
 @pytest.mark.parametrize(
     ("error", "says", "options"),
     [
-        (
-            ValueError,
-            "num_heads=3, .*num_heads must divide embed_dim",
-            {"num_heads": 3},
-        ),
+        (ValueError, "num_heads=3 must divide embed_dim", {"num_heads": 3}),
         (ValueError, "num_heads is 0", {"num_heads": 0}),
         (ValueError, "kdim is -1", {"kdim": -1}),
-        (ValueError, "num_kv_heads=3: .* divided by num_kv_heads", {"num_kv_heads": 3}),
+        (ValueError, "be divided by num_kv_heads=3", {"num_kv_heads": 3}),
         (ValueError, "dropout is -1", {"dropout": -1}),
         (TypeError, "dropout is a str", {"dropout": "0.5"}),
         (TypeError, "embed_dim is 12.0", {"embed_dim": 12.0}),
         (TypeError, "num_heads is True", {"num_heads": True}),
         (TypeError, "position is 'rope'; give an object", {"position": "rope"}),
-        (
-            TypeError,
-            "position is <class .*Rotary.*give an object",
-            {"position": Rotary},
-        ),
-        (ValueError, "head_dim=4 but .* head_dim=8", {"position": Rotary(4)}),
+        (TypeError, "position is <class .*give an object", {"position": Rotary}),
+        (ValueError, "head_dim=4, the layer head_dim=8", {"position": Rotary(4)}),
     ],
 )
 def test_layer_refuses_impossible_options(error, says, options):
@@ -332,7 +297,7 @@ def test_what_torch_has_and_we_have_not_is_refused(error, says, call):
         MultiHeadAttention.from_torch(call())
 
 
-@pytest.mark.parametrize("option", [{"num_kv_heads": 2}, {"position": ShiftByOffset()}])
+@pytest.mark.parametrize("option", [{"num_kv_heads": 2}, {"position": Rotary(D)}])
 def test_what_we_have_and_torch_has_not_is_refused(option):
-    with pytest.raises(ValueError, match=f"{[*option][0]}=.*build without"):
+    with pytest.raises(ValueError, match=f"{[*option][0]}=.*no such option"):
         MultiHeadAttention(E, H, **option).to_torch()

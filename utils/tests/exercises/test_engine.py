@@ -84,14 +84,12 @@ def test_the_mistakes_of_a_test_are_named():
 @pytest.mark.parametrize(
     "answer, says",
     [
-        (
-            lambda f: [][:].append(f),
-            "For `double` your test said None; expected True. Is a `retu",
-        ),
+        (lambda f: [][:].append(f),
+         "For `double` your test said None; expected True. Is a `retu"),
         (lambda f: 1, "For `double` your test said 1; expected True."),
         (lambda f: 1 / 0, "For `double` your test raised ZeroDivisionError: division"),
     ],
-)
+)  # fmt: skip
 def test_what_a_test_did_wrong_is_said(answer, says):
     assert grade(WRITE_THE_TEST, answer).message.startswith(says)
 
@@ -139,13 +137,10 @@ def test_outputs_are_compared_by_value(expected, answer):
         ({"a": [1, 2]}, {"a": [1, 0]}, "Part 1 of part 'a' of your output is 0; exp"),
         ((torch.ones(2),), (1.0,), "Part 0 of your output is float, not a tensor."),
         ((torch.ones(2),), (torch.ones(3),), "Part 0 of your output has shape (3,)"),
-        (
-            (torch.ones(2),),
-            (torch.zeros(2),),
-            "In part 0 of your output the values differ: at [0] expected 1.000, yours",
-        ),
+        ((torch.ones(2),), (torch.zeros(2),),
+         "In part 0 of your output the values differ: at [0] expected 1.000, yours"),
     ],
-)
+)  # fmt: skip
 def test_another_value_is_said(expected, answer, says):
     assert says in said_of(lambda x: expected, lambda x: answer)
 

@@ -89,22 +89,6 @@ def test_nonsense_is_refused_with_a_sentence(exercise, name):
     assert not verdict.solved and len(verdict.message.split()) > 5, verdict
 
 
-@pytest.mark.parametrize(
-    "name, says",
-    [
-        ("nothing", "Is a `return` missing?"),
-        ("a list", "returned list, not a tensor"),
-        ("half precision", "our output is torch.float16; expected torch.float32"),
-        ("another device", "our output is on meta"),
-        ("an error", "raised ZeroDivisionError: division by zero"),
-        ("one axis too many", "shape (1, 4); expected (4,)"),
-    ],
-)
-def test_the_sentence_says_what_happened(name, says):
-    exercise = EXERCISES["1.1"]
-    assert says in grade(exercise, NONSENSE[name](exercise.reference)).message
-
-
 def test_gradients_are_compared():
     exercise = EXERCISES["1.2"]
     verdict = grade(exercise, lambda *args: exercise.reference(*args).detach())
@@ -188,21 +172,12 @@ def test_arguments_are_copies():
     assert torch.equal(trial["scores"], before)
 
 
-def drawings(monkeypatch):
-    drawn = []
+def test_drawn_only_where_values_differ(monkeypatch, capsys):
+    drawn, attention = [], EXERCISES["1.2"].reference
     monkeypatch.setattr(exercises, "draw", lambda *pair: drawn.append(pair))
-    return drawn
-
-
-def test_drawn_only_where_shapes_agree(monkeypatch, capsys):
-    drawn = drawings(monkeypatch)
-    attention = EXERCISES["1.2"].reference
-    check("1.2", lambda *args: attention(*args)[..., :1])
-    check("1.2", lambda *args: 1 / 0)
-    check("1.2", lambda *args: attention(*args).detach())  # values are right
-    check("1.2", attention)
+    for answer in (attention, lambda *args: attention(*args)[..., :1]):
+        check("1.2", answer)
     assert drawn == []
     check("1.2", lambda *args: attention(*args) + 1)
-    expected, yours = drawn.pop()
+    ((expected, yours),) = drawn
     torch.testing.assert_close(yours, expected + 1)
-    assert expected.dim() == 2

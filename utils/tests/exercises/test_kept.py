@@ -157,16 +157,12 @@ MENDED = [  # a cell that is wrong, and what another one did that puts it right
     ("AXIS = 0\ndef mine(s): return (lambda: s.softmax(AXIS))()", "AXIS = -1"),
     ("def mine(s, axis=0): return s.softmax(axis)", "mine.__defaults__ = (-1,)"),
     ("def mine(s, *, a=0): return s.softmax(a)", "mine.__kwdefaults__ = {'a': -1}"),
-    (
-        "def use(s): return s.softmax(0)\ndef mine(s): return use(s)",
-        "def use(s): return s.softmax(-1)",
-    ),
-    (
-        "AXIS = 0\ndef use(s): return s.softmax(AXIS)\ndef mine(s): return use(s)",
-        "AXIS = -1",
-    ),
+    ("def use(s): return s.softmax(0)\ndef mine(s): return use(s)",
+     "def use(s): return s.softmax(-1)"),
+    ("AXIS = 0\ndef use(s): return s.softmax(AXIS)\ndef mine(s): return use(s)",
+     "AXIS = -1"),
     ("def mine(s): return s.softmax(0)", "mine = lambda s: s.softmax(-1)"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("cell, mend", MENDED)
@@ -187,36 +183,20 @@ CANNOT = [  # cells, of which the first one defines helper; why they cannot be k
     ("mine = helper\ncheck('1.1', mine)", ELSEWHERE),
     ("check('1.1', helper)", ELSEWHERE),
     ("""exec("check('1.1', helper)")""", "the text of its cell cannot be found"),
-    (
-        "def cell(): check('1.1', helper)\ncell()",
-        "its cell gives no function to check",
-    ),
-    (
-        "known = 1 / ('helper' in globals())\ncheck('1.1', helper)",
-        "when its cell is run alone, it raises ZeroDivisionError: division",
-    ),
-    (
-        "while 'helper' not in globals(): pass\ncheck('1.1', helper)",
-        "its cell had not finished after 0.5 seconds",
-    ),
-    (
-        "if 'helper' not in globals(): raise KeyboardInterrupt\ncheck('1.1', helper)",
-        "its cell was interrupted",
-    ),
-    (
-        "from utils.exercises import EXERCISES\n"
-        "check('1.1', EXERCISES['1.1'].reference)",
-        "it is the course's own function",
-    ),
-    (
-        "own = answer('1.1')\ncheck('1.1', lambda s: own(s))",
-        'it calls answer("1.1") itself',
-    ),
-    (
-        f"def mine(s): return s.softmax(-1)\ncheck('1.1', mine)\n{'#' * 70_000}",
-        "its cell is longer than 64 KiB",
-    ),
-]
+    ("def cell(): check('1.1', helper)\ncell()", "its cell gives no function to check"),
+    ("known = 1 / ('helper' in globals())\ncheck('1.1', helper)",
+     "when its cell is run alone, it raises ZeroDivisionError: division"),
+    ("while 'helper' not in globals(): pass\ncheck('1.1', helper)",
+     "its cell had not finished after 0.5 seconds"),
+    ("if 'helper' not in globals(): raise KeyboardInterrupt\ncheck('1.1', helper)",
+     "its cell was interrupted"),
+    ("from utils.exercises import EXERCISES\n"
+     "check('1.1', EXERCISES['1.1'].reference)", "it is the course's own function"),
+    ("own = answer('1.1')\ncheck('1.1', lambda s: own(s))",
+     'it calls answer("1.1") itself'),
+    (f"def mine(s): return s.softmax(-1)\ncheck('1.1', mine)\n{'#' * 70_000}",
+     "its cell is longer than 64 KiB"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("cell, why", CANNOT, ids=range(len(CANNOT)))

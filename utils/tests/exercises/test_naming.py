@@ -42,121 +42,67 @@ STABLE = "e = (x - x.amax(dim=-1, keepdim=True)).exp(); "
 @pytest.mark.parametrize(
     "body, name, also",
     [
-        (
-            f"{STABLE}return e / e.sum(-1)",
-            "keepdim=True forgotten",
-            "line up with the rows it came from. Nothing else is wrong.",
-        ),
-        (
-            "e = (x - x.max(dim=-1).values).exp(); return e / e.sum(-1, keepdim=True)",
-            "keepdim=True forgotten",
-            "Nothing else is wrong.",
-        ),
-        (
-            "return x.exp() / x.exp().sum(axis=-1)",
-            "keepdim=True forgotten",
-            "'no maximum subtracted'",
-        ),
+        (f"{STABLE}return e / e.sum(-1)", "keepdim=True forgotten",
+         "line up with the rows it came from. Nothing else is wrong."),
+        ("e = (x - x.max(dim=-1).values).exp(); return e / e.sum(-1, keepdim=True)",
+         "keepdim=True forgotten", "Nothing else is wrong."),
+        ("return x.exp() / x.exp().sum(axis=-1)", "keepdim=True forgotten",
+         "'no maximum subtracted'"),
         ("return F.softmax(x, 0)", "another axis than the last", "(dim=-1)"),
         ("return F.softmax(x)", "another axis than the last", "(dim=-1)"),
         (f"{STABLE}return e / e.sum()", "a sum or maximum of everything", "dim="),
-        (
-            f"{STABLE}return e / e.sum(dim=-1, keepdim=True).detach()",
-            "a gradient cut by detach",
-            ".detach()",
-        ),
-        (
-            "return x.log_softmax(dim=-1).detach()",
-            "a gradient cut by detach",
-            "'logarithms'",
-        ),
-        (
-            "return torch.tensor(x.log_softmax(-1).tolist(), dtype=x.dtype)",
-            "logarithms",
-            "On 6 of 6 inputs its output is that of a known mistake, 'logarithms'. "
-            "Those are logarithms.\n",
-        ),
+        (f"{STABLE}return e / e.sum(dim=-1, keepdim=True).detach()",
+         "a gradient cut by detach", ".detach()"),
+        ("return x.log_softmax(dim=-1).detach()", "a gradient cut by detach",
+         "'logarithms'"),
+        ("return torch.tensor(x.log_softmax(-1).tolist(), dtype=x.dtype)", "logarithms",
+         "On 6 of 6 inputs its output is that of a known mistake, 'logarithms'. "
+         "Those are logarithms.\n"),
         ("return x.log_softmax(-1).float()", "logarithms", "On 6 of 6 inputs"),
         ("return x.log_softmax(-1), x", "logarithms", "returned tuple, not a tensor"),
-        (
-            "x -= x.logsumexp(-1, keepdim=True); return x",
-            "logarithms",
-            "edits its argument `x`",
-        ),
-        (
-            "return x.log_softmax(-1) if x.abs().max() < 30 else x * math.nan",
-            "logarithms",
-            "On 4 of 6 inputs its output, where it is a number, is that of a known "
-            "mistake, 'logarithms'. Those are logarithms.\n",
-        ),
-        (
-            "return x.log_softmax(-1) if x.abs().max() < 30 else x",
-            "logarithms",
-            "On 4 of 6 inputs its output is that of a known mistake, 'logarithms'. "
-            "Those are logarithms.\n",
-        ),
-        (
-            "assert x.dim() == 2; return x.log_softmax(-1)",
-            "logarithms",
-            "On 4 of 6 inputs its output is that of a known mistake, 'logarithms'. "
-            "Those are logarithms.\n",
-        ),
+        ("x -= x.logsumexp(-1, keepdim=True); return x", "logarithms",
+         "edits its argument `x`"),
+        ("return x.log_softmax(-1) if x.abs().max() < 30 else x * math.nan",
+         "logarithms",
+         "On 4 of 6 inputs its output, where it is a number, is that of a known "
+         "mistake, 'logarithms'. Those are logarithms.\n"),
+        ("return x.log_softmax(-1) if x.abs().max() < 30 else x", "logarithms",
+         "On 4 of 6 inputs its output is that of a known mistake, 'logarithms'. "
+         "Those are logarithms.\n"),
+        ("assert x.dim() == 2; return x.log_softmax(-1)", "logarithms",
+         "On 4 of 6 inputs its output is that of a known mistake, 'logarithms'. "
+         "Those are logarithms.\n"),
         ("return x.softmax(-1), x", "more returned than was asked for", "first part"),
         ("return x.softmax(-1).half()", "another dtype", "Your numbers are right"),
-        (
-            "return x.softmax(-1) / 4",
-            "right but for a factor",
-            "Every number is 0.25 times the expected one.",
-        ),
-        (
-            "return x.softmax(-1) / len(x)",
-            "right but for a factor",
-            "times the same factor; another input has another factor.",
-        ),
-        (
-            "return x.softmax(-1) / (4 if x.dim() == 2 else 1)",
-            "right but for a factor",
-            "times the same factor; another input has another factor.",
-        ),
+        ("return x.softmax(-1) / 4", "right but for a factor",
+         "Every number is 0.25 times the expected one."),
+        ("return x.softmax(-1) / len(x)", "right but for a factor",
+         "times the same factor; another input has another factor."),
+        ("return x.softmax(-1) / (4 if x.dim() == 2 else 1)", "right but for a factor",
+         "times the same factor; another input has another factor."),
         ("return x.softmax(-1).mT", "axes in another order", "Your numbers are right"),
-        (
-            "return x.softmax(-1)[None]",
-            "right numbers in another shape",
-            "(1, 3, 5)",
-        ),
+        ("return x.softmax(-1)[None]", "right numbers in another shape", "(1, 3, 5)"),
         ("return x.copy_(x.softmax(-1))", "an argument edited in place", "edits its"),
-        (
-            "return x.float().softmax(dim=-1).to(x.dtype)",
-            "right in single precision only",
-            "single precision (",
-        ),
-        (
-            f"{STABLE}return e / (e.sum(dim=-1, keepdim=True) + 1e-6)",
-            "right in single precision only",
-            "small number",
-        ),
+        ("return x.float().softmax(dim=-1).to(x.dtype)",
+         "right in single precision only", "single precision ("),
+        (f"{STABLE}return e / (e.sum(dim=-1, keepdim=True) + 1e-6)",
+         "right in single precision only", "small number"),
         ("print(x)", "no return", "Is a `return` missing?"),
         ("return (x, x).exp()", "a tuple taken for a tensor", "several things"),
         # what cannot be claimed is not named
         ("return x * math.nan", None, "are NaN"),
-        (
-            "return torch.where(x < x.amax(-1, True), math.nan, x.log_softmax(-1))",
-            None,
-            "are NaN",
-        ),
+        ("return torch.where(x < x.amax(-1, True), math.nan, x.log_softmax(-1))", None,
+         "are NaN"),
         ("return x / 0", None, "are infinite"),
         ("return x.softmax(-1) if x.abs().max() < 30 else x.log_softmax(-1)", None, ""),
-        (
-            "return x.sigmoid() if x.dim() == 2 > x.mean() else x.log_softmax(-1)",
-            None,
-            "",
-        ),
+        ("return x.sigmoid() if x.dim() == 2 > x.mean() else x.log_softmax(-1)", None,
+         ""),
         ("return x.sigmoid() + 1", None, ""),
         ("return (x * 2).exp() / (x * 3).exp().sum(dim=-1)", None, ""),
         ("return x[:0]", None, ""),
         ("return x.new_zeros(())", None, ""),
     ],
-)
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")
 def test_what_was_done_is_named(body, name, also):
     verdict = grade(SOFTMAX, written(body))

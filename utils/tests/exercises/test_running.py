@@ -152,10 +152,8 @@ def test_overwritten_is_said_where_the_error_says_so():
 @pytest.mark.parametrize(
     "answer, says",
     [
-        (
-            lambda x: torch.masked.masked_tensor(x, x > 0),
-            "is a MaskedTensor; return an",
-        ),
+        (lambda x: torch.masked.masked_tensor(x, x > 0),
+         "is a MaskedTensor; return an"),
         (lambda x: x.to(torch.float8_e4m3fn), "is torch.float8_e4m3fn; expected torch"),
         (lambda x: x.to_sparse(), "is a sparse or nested tensor"),
         (lambda x: torch.nested.nested_tensor([x, x]), "is a sparse or nested tensor"),
@@ -169,7 +167,7 @@ def test_overwritten_is_said_where_the_error_says_so():
         (lambda x: [][1], "raised IndexError: list index out of range"),
         (lambda x: (_ for _ in ()).throw(KeyError), "raised KeyError."),
     ],
-)
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_odd_answers_are_judged_not_thrown(answer, says):
     found = verdict(lambda x: x, answer)
