@@ -7,8 +7,10 @@ const LIGHT = { scheme: "light", ink: [0, 114, 178],
 const DARK = { scheme: "dark", ink: [96, 184, 240],
   line: "rgb(255 255 255 / .32)", soft: "rgb(255 255 255 / .09)", paper: [18, 18, 18] };
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
+const READABLE = 12; // pixels of a row in which a word can be read
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
-  ArrowRight: [0, 1] };
+  ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity], PageUp: [-10, 0],
+  PageDown: [10, 0] };
 
 // ---- small helpers
 // An element with properties and children; strings become text, never markup.
@@ -24,7 +26,6 @@ const written = (weight) => (Math.min(weight, 1000) / 1000).toFixed(3);
 const clamp = (x, size) => Math.max(0, Math.min(x, size - 1));
 const rgb = (colour) => colour.match(/[\d.]+/g).map(Number);
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-const headName = ([layer, head]) => `layer ${layer}, head ${head}`;
 
 // The weights of a head, query by query, in thousandths.
 function decoded(text, data) {
@@ -107,7 +108,8 @@ class Viewer {
     this.query = this.key = null;
     this.pair = true;
     this.hidden = new Set();
-    this.head = this.heads.find((place) => this.label(place)) ?? [0, 0];
+    this.large = false;
+    this.head = data.start;
     this.makePage();
     this.follow();
     this.choose(...this.head);
@@ -130,6 +132,7 @@ class Viewer {
   queryText(query) { return this.data.queries[query][0]; }
   queryName(query) { return this.data.queries[query][1]; }
   label([layer, head]) { return this.data.labels[layer][head]; }
+  headName([layer, head]) { return `layer ${this.data.layers[layer]}, head ${head}`; }
   labelled(text, at) { return text + (this.label(at) && ` · ${this.label(at)}`); }
 
   each(visit) { // visit(query, row, column, place of the column)
@@ -153,13 +156,18 @@ class Viewer {
     if (this.query === null || this.key < 0) this.lookAtTheStrongest();
   }
 
-  // The strongest pair of a query that has a choice: what a caption would name.
+  // The strongest pair of a query that has a choice: what a caption would name. Pairs
+  // with a special token, or of a token with itself, come after all others.
   lookAtTheStrongest() {
+    const { square, special } = this.data;
     let best = -1;
     Object.assign(this, { query: 0, key: 0, pair: true });
     this.each((query, r, column, c) => {
-      const value = column.rest || this.readable[query] < 2 ? -1
-        : this.weight(query, column);
+      const [key] = column.keys;
+      if (column.rest || this.readable[query] < 2) return;
+      const plain = !special.queries.includes(query) && !special.keys.includes(key)
+        && !(square && key === query);
+      const value = this.weight(query, column) + (plain ? 2000 : 0);
       if (value > best) [best, this.query, this.key] = [value, r, c];
     });
   }
@@ -234,7 +242,8 @@ class Viewer {
     const left = widest(rows.map((query) => this.queryText(query))) + 26;
     const keys = widest(columns.map((column) => column.text)) + 10;
     const most = Math.max(rows.length, columns.length, 1);
-    const step = Math.max(3, Math.min(30, Math.floor(420 / most)));
+    const fitting = Math.max(3, Math.min(30, Math.floor(420 / most)));
+    const step = this.large ? Math.max(READABLE, fitting) : fitting;
     const [right, low] = [left + step * columns.length, 2 + step * rows.length];
     return { left, right, step, top: 2, low, width: Math.max(right, left + 80) + 4,
       height: low + keys + 20 };
@@ -271,7 +280,7 @@ class Viewer {
   heatMap(pen, place) {
     const { left, right, top, low, step, height } = place;
     this.drawCells(pen, place);
-    const fits = step >= 12; // where not all words fit, the one looked at is written
+    const fits = step >= READABLE; // where not all words fit, the one looked at is written
     pen.textAlign = "right";
     this.rows.forEach((query, r) => {
       const active = r === this.query, y = top + (r + .5) * step;
@@ -323,6 +332,9 @@ class Viewer {
   }
 
   draw() {
+    this.enlarge.hidden = Math.max(this.rows.length, this.columns.length) * READABLE
+      <= 420;
+    this.canvas.classList.toggle("large", this.large);
     this.place = this.geometry(blank(this.canvas, 1, 1));
     this.heatMap(blank(this.canvas, this.place.width, this.place.height), this.place);
     this.strips();
@@ -333,29 +345,48 @@ class Viewer {
   drawMap() {
     const { map, colours, rows, columns } = this, layers = this.data.weights;
     const across = Math.max(...layers.map((layer) => layer.length));
-    const tile = Math.max(16, Math.min(44, Math.floor(330 / across)));
+    const tile = Math.max(16, Math.min(80, Math.floor(800 / across),
+      Math.floor(640 / layers.length)));
     const low = layers.length * tile + 9, pen = blank(map, 22 + across * tile, low + 7);
     const dot = (tile - 4) / Math.max(rows.length, columns.length, 1);
-    for (const place of this.heads) this.drawSmall(pen, place, tile, dot);
+    const open = this.openRuns();
+    for (const place of this.heads) this.drawSmall(pen, place, tile, dot, open);
     pen.font = SMALL;
     pen.textAlign = "center";
     pen.fillStyle = colours.text;
     pen.globalAlpha = .78;
-    layers.forEach((_, layer) => pen.fillText(layer, 9, (layer + .5) * tile));
+    this.data.layers.forEach((number, layer) =>
+      pen.fillText(number, 9, (layer + .5) * tile));
     [...Array(across).keys()].forEach((i) =>
       pen.fillText(i, 22 + (i + .5) * tile, low));
     map.tile = tile;
   }
 
-  drawSmall(pen, place, tile, dot) {
+  // [row, first column, how many] of neighbours that the mask does not hide.
+  openRuns() {
+    const runs = [];
+    this.each((query, r, column, c) => {
+      if (!this.open(query, column)) return;
+      const last = runs.at(-1);
+      if (last?.[0] === r && last[1] + last[2] === c) last[2] += 1;
+      else runs.push([r, c, 1]);
+    });
+    return runs;
+  }
+
+  drawSmall(pen, place, tile, dot, open) {
     const { colours } = this, [x, y] = [22 + place[1] * tile, place[0] * tile];
-    pen.fillStyle = colours.soft;
+    pen.fillStyle = colours.soft; // what the mask hides stays grey
     pen.fillRect(x + 2, y + 2, dot * this.columns.length, dot * this.rows.length);
+    pen.fillStyle = this.shade(0);
+    for (const [r, c, length] of open) {
+      pen.fillRect(x + 2 + c * dot, y + 2 + r * dot, length * dot, dot + .3);
+    }
     // where several weights share a dot, the strongest is seen
     pen.globalCompositeOperation = colours.scheme === "dark" ? "lighten" : "darken";
     this.each((query, r, column, c) => {
       const value = this.weight(query, column, place);
-      if (value < 50) return;
+      if (value < 10) return; // as pale as the paper
       pen.fillStyle = this.shade(value);
       pen.fillRect(x + 2 + c * dot, y + 2 + r * dot, Math.max(dot, 1), Math.max(dot, 1));
     });
@@ -405,8 +436,9 @@ class Viewer {
         this.rows), moved(this.key, right, this.columns), true));
     this.listen(this.reads, "keys", toKey, () => this.key);
     this.listen(this.readers, "queries", toQuery, () => this.query);
-    return make("section", { className: "panel" }, this.title, canvas,
-      make("div", { className: "side" }, this.reads, this.readers, this.makeMap()));
+    return make("section", { className: "panel" }, this.title,
+      make("div", { className: "scroll" }, canvas),
+      make("div", { className: "side" }, this.reads, this.readers), this.makeMap());
   }
 
   listen(strip, many, go, at) {
@@ -423,7 +455,7 @@ class Viewer {
   // Everything anew, after a change of what is shown.
   refresh() {
     this.layOut();
-    this.title.replaceChildren(this.labelled(headName(this.head), this.head));
+    this.title.replaceChildren(this.labelled(this.headName(this.head), this.head));
     this.draw();
     setTimeout(() => this.drawMap()); // it may take a moment
   }
@@ -463,7 +495,7 @@ class Viewer {
 
   makeControls() {
     const { data } = this;
-    this.layer = this.choice("layer", data.weights.map((_, layer) => `${layer}`));
+    this.layer = this.choice("layer", data.layers);
     this.headList = this.choice("head", []);
     const hide = make("fieldset", {}, "hide", ...data.hide.map((group, i) => {
       const box = make("input", { type: "checkbox", onchange: () => {
@@ -472,9 +504,14 @@ class Viewer {
       } });
       return make("label", {}, box, group.name);
     }));
+    const large = make("input", { type: "checkbox", onchange: () => {
+      this.large = large.checked;
+      this.draw();
+    } });
+    this.enlarge = make("label", {}, large, "all words");
     return make("form", { onsubmit: () => false },
       make("label", { hidden: data.weights.length === 1 }, "layer", this.layer),
-      make("label", {}, "head", this.headList), hide);
+      make("label", {}, "head", this.headList), hide, this.enlarge);
   }
 
   makeMap() {

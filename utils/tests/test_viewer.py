@@ -261,6 +261,11 @@ def test_the_worst_case_is_not_much_larger():
         ("nothing is read", None, {"mask": torch.eye(5) > 0}),
         (r"\(0, 2\)", None, {"labels": {(0, 2): "x"}}),
         ("counted from 0", None, {"labels": {3: "x"}}),
+        ("for 1 layers", None, {"layers": [3, 4]}),
+        ("for 2 layers", lambda w: [w, w], {"layers": [3, 3]}),
+        ("for 1 layers", None, {"layers": [-1]}),
+        (r"start=\(1, 0\)", None, {"start": (1, 0)}),
+        (r"start=\(0, 0\)", None, {"start": (0, 0), "layers": [3]}),
         ("0.9; give", None, {"labels": {(0, 0): 0.9}}),
     ],
 )
