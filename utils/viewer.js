@@ -7,6 +7,9 @@ const LIGHT = { scheme: "light", ink: [0, 114, 178],
 const DARK = { scheme: "dark", ink: [96, 184, 240],
   line: "rgb(255 255 255 / .32)", soft: "rgb(255 255 255 / .09)", paper: [18, 18, 18] };
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
+// Colours of heads that are drawn over each other, to be told apart by all eyes.
+const HEADS = ["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161",
+  "#56b4e9", "#949494"];
 const READABLE = 12; // pixels of a row in which a word can be read
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
   ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity], PageUp: [-10, 0],
@@ -108,7 +111,9 @@ class Viewer {
     this.query = this.key = null;
     this.pair = true;
     this.hidden = new Set();
-    this.large = false;
+    this.large = this.lines = false;
+    this.only = null; // or "query" or "key": whose lines are drawn, and no others
+    this.drawn = new Set(); // heads of this layer whose lines are drawn
     this.head = data.start;
     this.makePage();
     this.follow();
@@ -331,12 +336,59 @@ class Viewer {
       ({ text: this.queryText(q), at: i === this.query, value: value(q, column) })));
   }
 
+  // Where things stand in the picture of lines: queries on the left, keys on the right.
+  linesGeometry(pen) {
+    const widest = (texts) => Math.ceil(
+      Math.max(24, ...texts.map((text) => pen.measureText(text).width))) + 10;
+    const left = widest(this.rows.map((query) => this.queryText(query)));
+    const step = Math.max(this.rows.length, this.columns.length) > 30 ? READABLE : 20;
+    const [right, top] = [left + 200, 20];
+    const low = top + step * Math.max(this.rows.length, this.columns.length, 1);
+    return { left, right, step, top, low, height: low + 6,
+      width: right + widest(this.columns.map((column) => column.text)) };
+  }
+
+  // A line from each query to each key, as strong as the weight, one colour a head.
+  // Of a token that is looked at, only its own lines.
+  lineMap(pen, place) {
+    const { left, right, step, top } = place, at = (i) => top + (i + .5) * step;
+    pen.lineWidth = 2;
+    this.each((query, r, column, c) => {
+      if (this.only === "query" && r !== this.query) return;
+      if (this.only === "key" && c !== this.key) return;
+      for (const head of this.drawn) {
+        pen.globalAlpha = Math.min(this.weight(query, column, [this.head[0], head]),
+          1000) / 1000;
+        pen.strokeStyle = HEADS[head % HEADS.length];
+        pen.beginPath();
+        pen.moveTo(left, at(r));
+        pen.lineTo(right, at(c));
+        pen.stroke();
+      }
+    });
+    pen.textAlign = "right";
+    this.rows.forEach((query, r) =>
+      this.write(pen, this.queryText(query), left - 6, at(r), r === this.query));
+    pen.textAlign = "left";
+    this.columns.forEach((column, c) =>
+      this.write(pen, column.text, right + 6, at(c), c === this.key));
+    pen.font = SMALL;
+    pen.globalAlpha = .78;
+    pen.fillText("key", right + 6, 8);
+    pen.textAlign = "right";
+    pen.fillText("query", left - 6, 8);
+  }
+
   draw() {
-    this.enlarge.hidden = Math.max(this.rows.length, this.columns.length) * READABLE
-      <= 420;
-    this.canvas.classList.toggle("large", this.large);
-    this.place = this.geometry(blank(this.canvas, 1, 1));
-    this.heatMap(blank(this.canvas, this.place.width, this.place.height), this.place);
+    const { canvas, lines } = this;
+    this.enlarge.hidden = lines || READABLE * Math.max(this.rows.length,
+      this.columns.length) <= 420;
+    this.chosen.hidden = !lines;
+    canvas.classList.toggle("large", this.large && !lines);
+    const [measure, picture] = lines ? ["linesGeometry", "lineMap"]
+      : ["geometry", "heatMap"];
+    this.place = this[measure](blank(canvas, 1, 1));
+    this[picture](blank(canvas, this.place.width, this.place.height), this.place);
     this.strips();
     this.say();
   }
@@ -418,8 +470,22 @@ class Viewer {
   point(event) {
     const { place } = this, [x, y] = inPicture(event, this.canvas, place.width);
     const row = Math.floor((y - place.top) / place.step);
+    if (this.lines) return this.pointAtLines(row, x < (place.left + place.right) / 2);
     const column = Math.floor((x - place.left) / place.step);
     if (row in this.rows && column in this.columns) this.lookAt(row, column, true);
+  }
+
+  pointAtLines(row, onTheLeft) {
+    if (!(row in (onTheLeft ? this.rows : this.columns))) return;
+    this.only = onTheLeft ? "query" : "key";
+    this.lookAtToken(onTheLeft ? row : null, onTheLeft ? null : row);
+    this.draw();
+  }
+
+  // All lines again, or those of the query that the arrow keys move to.
+  drawOnly(only) {
+    this.only = only;
+    if (this.lines) this.draw();
   }
 
   makePanel() {
@@ -428,15 +494,21 @@ class Viewer {
     this.readers = make("p", { className: "strip readers" });
     this.title = make("h4");
     canvas.onpointermove = canvas.onpointerdown = (event) => this.point(event);
+    canvas.onpointerleave = () => this.drawOnly(null);
     const moved = (at, by, list) => at === null ? 0 : clamp(at + by, list.length);
     const toKey = (at, by = 0) => this.lookAtToken(null, moved(at, by, this.columns));
     const toQuery = (at, by = 0) => this.lookAtToken(moved(at, by, this.rows), null);
-    focusable(canvas, "heat map: up and down move the query, left and right the key",
-      (down, right) => this.rows.length && this.lookAt(moved(this.query, down,
-        this.rows), moved(this.key, right, this.columns), true));
+    focusable(canvas, "picture: up and down move the query, left and right the key",
+      (down, right) => {
+        if (!this.rows.length) return;
+        this.lookAt(moved(this.query, down, this.rows),
+          moved(this.key, right, this.columns), true);
+        this.drawOnly(down ? "query" : "key");
+      });
     this.listen(this.reads, "keys", toKey, () => this.key);
     this.listen(this.readers, "queries", toQuery, () => this.query);
-    return make("section", { className: "panel" }, this.title,
+    this.chosen = make("fieldset", { className: "chosen" });
+    return make("section", { className: "panel" }, this.title, this.chosen,
       make("div", { className: "scroll" }, canvas),
       make("div", { className: "side" }, this.reads, this.readers), this.makeMap());
   }
@@ -485,7 +557,28 @@ class Viewer {
     return list;
   }
 
+  // One box for each head of the layer, in the colour of its lines.
+  chooseLines(layer) {
+    this.drawn = new Set(this.data.weights[layer].keys());
+    const boxes = this.data.weights[layer].map((_, i) => {
+      const box = make("input", { type: "checkbox", checked: true, onchange: () => {
+        this.drawn[box.checked ? "add" : "delete"](i);
+        this.draw();
+      } });
+      box.style.accentColor = HEADS[i % HEADS.length];
+      return [box, make("label", {}, box, `${i}`)];
+    });
+    const only = make("button", { type: "button", onclick: () => {
+      boxes.forEach(([box], i) => { box.checked = i === this.head[1]; });
+      this.drawn = new Set([this.head[1]]);
+      this.draw();
+    } }, "this head only");
+    this.chosen.replaceChildren("lines of heads", ...boxes.map(([, label]) => label),
+      only);
+  }
+
   choose(layer, head) {
+    if (layer !== this.head[0] || !this.drawn.size) this.chooseLines(layer);
     this.head = [layer, clamp(head, this.data.weights[layer].length)];
     this.layer.value = layer;
     this.headList.replaceChildren(...options(this.data.weights[layer].map((_, i) =>
@@ -509,9 +602,15 @@ class Viewer {
       this.draw();
     } });
     this.enlarge = make("label", {}, large, "all words");
+    const view = make("select", { onchange: () => {
+      this.lines = view.value === "1";
+      this.draw();
+    } }, ...options(["heat map", "lines"]));
+    view.setAttribute("aria-label", "view");
     return make("form", { onsubmit: () => false },
       make("label", { hidden: data.weights.length === 1 }, "layer", this.layer),
-      make("label", {}, "head", this.headList), hide, this.enlarge);
+      make("label", {}, "head", this.headList), make("label", {}, "view", view), hide,
+      this.enlarge);
   }
 
   makeMap() {

@@ -185,7 +185,7 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(opened):
     page = opened(view_heads(SHIFT, WORDS))
     page.evaluate("() => { window.heard = []; onkeydown = e => heard.push(e.key); }")
     assert said(page).startswith("the → cat: 1.000")
-    for _ in range(3):  # head, hide, the picture
+    for _ in range(4):  # head, view, hide, the picture
         page.keyboard.press("Tab")
     root = page.locator("[data-attn-view]")
     assert root.evaluate("e => e.shadowRoot.activeElement.tagName") == "CANVAS"
@@ -303,6 +303,54 @@ def test_the_overview_draws_what_is_hidden_apart_and_small_weights_too(opened):
     assert 0.02 < inks[0, 2] == inks[2, 1] < 0.1  # hidden
     assert inks[1, 1] == pytest.approx(0.04, abs=0.006)
     assert inks[2, 2] == pytest.approx(0.02, abs=0.006)
+
+
+def lines_of(page, colour) -> int:
+    """How many pixels of the first picture have a colour: red, green, blue."""
+    return page.locator("canvas").first.evaluate(
+        """(canvas, [r, g, b]) => {
+            const copy = document.createElement("canvas");
+            [copy.width, copy.height] = [canvas.width, canvas.height];
+            const pen = copy.getContext("2d", { willReadFrequently: true });
+            pen.drawImage(canvas, 0, 0);
+            const all = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+            let found = 0;
+            for (let i = 0; i < all.length; i += 4) {
+                const [red, green, blue, opacity] = all.slice(i, i + 4);
+                const far = Math.abs(red - r) + Math.abs(green - g) + Math.abs(blue - b);
+                found += opacity > 250 && far < 12;
+            }
+            return found;
+        }""",
+        list(colour),
+    )
+
+
+def test_the_heads_of_a_layer_as_lines_over_each_other(opened):
+    first, second = (1, 115, 178), (222, 143, 5)  # of the palette "colorblind"
+    page = opened(view_heads(torch.cat([SHIFT, SHIFT.roll(1, dims=-1)]), WORDS))
+    assert not page.get_by_text("lines of heads").is_visible()
+    page.get_by_label("view", exact=True).select_option(label="lines")
+    both = lines_of(page, first), lines_of(page, second)
+    assert min(both) > 200
+    picture = page.locator("canvas").first
+    picture.hover(position={"x": 10, "y": 20 + 1.5 * 20})  # the query "cat"
+    assert said(page).startswith("cat attends to sat 1.000")
+    assert 0 < lines_of(page, first) < both[0] / 3
+    right = picture.bounding_box()["width"] - 8
+    picture.hover(position={"x": right, "y": 20 + 1.5 * 20})  # the key "cat"
+    assert "cat is attended to by the 1.000" in said(page)
+    page.mouse.move(2, 2)
+    assert (lines_of(page, first), lines_of(page, second)) == both
+    page.get_by_label("0", exact=True).uncheck()
+    assert lines_of(page, first) == 0 and lines_of(page, second) >= both[1]
+    page.get_by_role("button", name="this head only").click()
+    assert lines_of(page, first) >= both[0] and lines_of(page, second) == 0
+    picture.focus()
+    page.keyboard.press("ArrowDown")  # one query only
+    assert 0 < lines_of(page, first) < both[0] / 3
+    page.get_by_label("view", exact=True).select_option(label="heat map")
+    assert lines_of(page, first) > 5 * 29 * 29 - 400  # five cells again
 
 
 def test_what_is_hidden_is_still_counted(opened):
