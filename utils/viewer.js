@@ -10,6 +10,9 @@ const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
 // Colours of heads that are drawn over each other, to be told apart by all eyes.
 const HEADS = ["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161",
   "#56b4e9", "#949494"];
+const PICTURES = { "heat map": ["geometry", "heatMap"],
+  lines: ["linesGeometry", "lineMap"], "one weight": ["whyGeometry", "whyMap"] };
+const NEGATIVE = [213, 94, 0];
 const READABLE = 12; // pixels of a row in which a word can be read
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
   ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity], PageUp: [-10, 0],
@@ -30,17 +33,20 @@ const clamp = (x, size) => Math.max(0, Math.min(x, size - 1));
 const rgb = (colour) => colour.match(/[\d.]+/g).map(Number);
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
-// The weights of a head, query by query, in thousandths.
-function decoded(text, data) {
-  const value = [], base = data.digits.length;
+// Numbers from 0 to 1000, in rows of this length.
+function decoded(text, data, length = data.keys.length) {
+  const value = [], base = data.digits.length, rows = [];
   [...data.digits].forEach((digit, i) => { value[digit.charCodeAt(0)] = i; });
-  let i = 0;
-  const next = () => value[text.charCodeAt(i++)];
-  return data.queries.map(() => data.keys.map(() => {
-    const weight = next();
-    return weight < data.short ? weight
-      : data.short + (weight - data.short) * base + next();
-  }));
+  for (let i = 0, number, row = []; i < text.length;) {
+    number = value[text.charCodeAt(i++)];
+    if (number >= data.short) {
+      number = data.short + (number - data.short) * base + value[text.charCodeAt(i++)];
+    }
+    if (row.push(number) < length) continue;
+    rows.push(row);
+    row = [];
+  }
+  return rows;
 }
 
 // A canvas of this size in the page's pixels, empty, and the pen to draw on it.
@@ -111,7 +117,8 @@ class Viewer {
     this.query = this.key = null;
     this.pair = true;
     this.hidden = new Set();
-    this.large = this.lines = false;
+    this.large = false;
+    this.view = "heat map"; // or "lines", or "one weight"
     this.only = null; // or "query" or "key": whose lines are drawn, and no others
     this.drawn = new Set(); // heads of this layer whose lines are drawn
     this.head = data.start;
@@ -233,8 +240,8 @@ class Viewer {
 
   // ---- pictures
   // The colour of a weight: from the paper to the ink.
-  shade(value) {
-    const { paper, ink } = this.colours, part = Math.min(value, 1000) / 1000;
+  shade(value, ink = this.colours.ink) {
+    const { paper } = this.colours, part = Math.min(value, 1000) / 1000;
     const mixed = paper.map((c, i) => Math.round(c + (ink[i] - c) * part));
     return `rgb(${mixed})`;
   }
@@ -379,14 +386,71 @@ class Viewer {
     pen.fillText("query", left - 6, 8);
   }
 
+  // The features of the query and the key that are looked at: {q, k, most, dim}.
+  features() {
+    const { data, head } = this, query = this.rows[this.query];
+    const found = data.features.find(({ place }) => `${place}` === `${head}`);
+    const column = this.columns[this.key];
+    if (!found || query === undefined || !column || column.rest) return null;
+    const real = (text, most) => decoded(text, data, found.dim).map((row) =>
+      row.map((number) => (number / 500 - 1) * most));
+    const [queries, keys] = [real(found.q, found.most[0]), real(found.k, found.most[1])];
+    const score = (key) => sum(queries[query].map((x, i) => x * keys[key][i]))
+      / Math.sqrt(found.dim);
+    return { q: queries[query], k: keys[column.keys[0]], dim: found.dim, score,
+      open: this.columns.filter((c) => !c.rest && this.open(query, c)) };
+  }
+
+  whyGeometry(pen) {
+    const found = this.features();
+    if (!found) return { width: 420, height: 30 };
+    const names = ["product", ...this.columns.map((column) => column.text)];
+    const left = 14 + Math.ceil(Math.max(...names.map((n) => pen.measureText(n).width)));
+    const cell = Math.max(4, Math.min(16, Math.floor(480 / found.dim)));
+    return { found, left, cell, width: Math.max(left + cell * found.dim + 4, left + 330),
+      height: 130 + READABLE * 1.4 * found.open.length };
+  }
+
+  // How one weight arises: products of features, their sum, its place in the softmax.
+  whyMap(pen, { found, left, cell }) {
+    const text = (words, x, y, active) => this.write(pen, words, x, y, active);
+    if (!found) return text("Not stored for this head, or for this token.", 4, 15);
+    const product = found.q.map((x, i) => x * found.k[i]);
+    const named = { query: found.q, key: found.k, product };
+    Object.entries(named).forEach(([name, values], row) => {
+      const most = Math.max(...values.map(Math.abs)) || 1;
+      pen.textAlign = "right";
+      text(name, left - 6, 12 + 22 * row);
+      values.forEach((value, i) => {
+        pen.fillStyle = this.shade(1000 * Math.abs(value) / most,
+          value < 0 ? NEGATIVE : this.colours.ink);
+        pen.fillRect(left + i * cell, 3 + 22 * row, cell - 1, 18);
+      });
+    });
+    pen.textAlign = "left";
+    const [total, root] = [sum(product).toFixed(2), `√${found.dim}`];
+    const score = found.score(this.columns[this.key].keys[0]).toFixed(2);
+    text(`sum of products ${total}, divided by ${root}: score ${score}`, left, 82, true);
+    text("softmax of the scores of all keys", left, 106);
+    found.open.forEach((column, i) => {
+      const y = 126 + READABLE * 1.4 * i, active = column === this.columns[this.key];
+      const weight = this.weight(this.rows[this.query], column);
+      pen.textAlign = "right";
+      text(column.text, left - 6, y, active);
+      text(found.score(column.keys[0]).toFixed(2), left + 50, y, active);
+      pen.fillStyle = this.shade(1000);
+      pen.fillRect(left + 64, y - 6, 0.2 * weight, 11);
+      pen.textAlign = "left";
+      text(written(weight), left + 70 + 0.2 * weight, y, active);
+    });
+  }
+
   draw() {
-    const { canvas, lines } = this;
-    this.enlarge.hidden = lines || READABLE * Math.max(this.rows.length,
+    const { canvas, view } = this, [measure, picture] = PICTURES[view];
+    this.enlarge.hidden = view !== "heat map" || READABLE * Math.max(this.rows.length,
       this.columns.length) <= 420;
-    this.chosen.hidden = !lines;
-    canvas.classList.toggle("large", this.large && !lines);
-    const [measure, picture] = lines ? ["linesGeometry", "lineMap"]
-      : ["geometry", "heatMap"];
+    this.chosen.hidden = view !== "lines";
+    canvas.classList.toggle("large", this.large && view === "heat map");
     this.place = this[measure](blank(canvas, 1, 1));
     this[picture](blank(canvas, this.place.width, this.place.height), this.place);
     this.strips();
@@ -470,7 +534,8 @@ class Viewer {
   point(event) {
     const { place } = this, [x, y] = inPicture(event, this.canvas, place.width);
     const row = Math.floor((y - place.top) / place.step);
-    if (this.lines) return this.pointAtLines(row, x < (place.left + place.right) / 2);
+    if (this.view === "one weight") return;
+    if (this.view === "lines") return this.pointAtLines(row, x < (place.left + place.right) / 2);
     const column = Math.floor((x - place.left) / place.step);
     if (row in this.rows && column in this.columns) this.lookAt(row, column, true);
   }
@@ -485,7 +550,7 @@ class Viewer {
   // All lines again, or those of the query that the arrow keys move to.
   drawOnly(only) {
     this.only = only;
-    if (this.lines) this.draw();
+    if (this.view === "lines") this.draw();
   }
 
   makePanel() {
@@ -602,10 +667,11 @@ class Viewer {
       this.draw();
     } });
     this.enlarge = make("label", {}, large, "all words");
+    const views = Object.keys(PICTURES).slice(0, data.features.length ? 3 : 2);
     const view = make("select", { onchange: () => {
-      this.lines = view.value === "1";
+      this.view = views[view.value];
       this.draw();
-    } }, ...options(["heat map", "lines"]));
+    } }, ...options(views));
     view.setAttribute("aria-label", "view");
     return make("form", { onsubmit: () => false },
       make("label", { hidden: data.weights.length === 1 }, "layer", this.layer),

@@ -9,8 +9,10 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from utils.checks import check_tokens, checked_layers, checked_mask
@@ -80,6 +82,7 @@ def view_heads(
     labels: Mapping[tuple[int, int], str] | None = None,
     layers: Sequence[int] | None = None,
     start: tuple[int, int] | None = None,
+    features: Mapping[tuple[int, int], tuple[Tensor, Tensor]] | None = None,
     title: str = "Attention heads",
 ) -> View:
     """Return an interactive view of the attention of one sentence, all heads.
@@ -93,6 +96,9 @@ def view_heads(
     layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
         a model of six layers, [4, 5].
     start: (layer, head), the head that is shown first; otherwise the first in `labels`.
+    features: queries (queries, head_dim) and keys (keys, head_dim) of some heads, by
+        (layer, head), as they meet in the scores: after a rotation, before the division
+        by √head_dim. For these heads the view also shows how one weight arises.
     Weights are stored to 0.001. Raises ValueError for what is not a softmax of one
     sentence, and for a view of more than a megabyte.
     """
@@ -122,6 +128,10 @@ def view_heads(
         "hide": _hideable(tokens, key_tokens, square),
         "special": _special(tokens, key_tokens),
         "layers": numbers,
+        "features": [
+            _features(place, pair, dict(zip(places, chain(*matrices))), mask, numbers)
+            for place, pair in (features or {}).items()
+        ],
         "start": [numbers.index(start[0]), start[1]],
         "labels": [
             [labels.get((number, head), "") for head in range(len(layer))]
@@ -131,7 +141,7 @@ def view_heads(
         "short": SHORT,
         "weights": [[_encoded(head) for head in layer] for layer in matrices],
     }
-    by_place = dict(zip(places, (head for layer in matrices for head in layer)))
+    by_place = dict(zip(places, chain(*matrices)))
     first = sorted(places, key=lambda place: (place != start, place not in labels))
     shown = {place: by_place[place] for place in first[:MOST_TABLES]}
     markup = _markup(data, _tables(shown, len(places), mask, called, labels, title))
@@ -207,6 +217,36 @@ def _special(queries: list[str], keys: list[str]) -> dict[str, list[int]]:
     tokens = {"queries": queries, "keys": keys}
     return {
         axis: [i for i, t in enumerate(tokens[axis]) if t in SPECIAL] for axis in tokens
+    }
+
+
+def _features(place, pair, heads: dict, mask, numbers: list[int]) -> dict:
+    """Return a head's queries and keys for the script; they must give its weights."""
+    if place not in heads:
+        raise ValueError(f"features hold {place!r}; give (layer, head) that is here.")
+    query, key = (x.detach().double() for x in pair)
+    head = heads[place]
+    dim = query.shape[-1]
+    if query.shape != (len(head), dim) or key.shape != (head.shape[1], dim):
+        given = f"features of {place} have shapes {tuple(query.shape)}, "
+        given += f"{tuple(key.shape)}, but its weights {tuple(head.shape)}"
+        raise ValueError(f"{given}; give (queries, head_dim), (keys, head_dim).")
+    scores = (query @ key.mT / dim**0.5).masked_fill(~mask, -torch.inf)
+    wrong = (scores.softmax(dim=-1).nan_to_num() - head).abs().max().item()
+    if wrong > SUM_TOLERANCE:
+        raise ValueError(
+            f"the features of {place} give weights that differ by {wrong:.2f} from its "
+            "own: give them after a rotation; a bias on the scores cannot be shown."
+        )
+    most = [max(x.abs().max().item(), 1e-9) for x in (query, key)]
+    coded = [_encoded((x / m + 1) / 2) for x, m in zip((query, key), most)]
+    layer, number = place
+    return {
+        "place": [numbers.index(layer), number],
+        "dim": dim,
+        "most": [round(m, 6) for m in most],
+        "q": coded[0],
+        "k": coded[1],
     }
 
 

@@ -317,8 +317,8 @@ def lines_of(page, colour) -> int:
             let found = 0;
             for (let i = 0; i < all.length; i += 4) {
                 const [red, green, blue, opacity] = all.slice(i, i + 4);
-                const far = Math.abs(red - r) + Math.abs(green - g) + Math.abs(blue - b);
-                found += opacity > 250 && far < 12;
+                const far = [red - r, green - g, blue - b].map(Math.abs);
+                found += opacity > 250 && Math.max(...far) < 5;
             }
             return found;
         }""",
@@ -351,6 +351,26 @@ def test_the_heads_of_a_layer_as_lines_over_each_other(opened):
     assert 0 < lines_of(page, first) < both[0] / 3
     page.get_by_label("view", exact=True).select_option(label="heat map")
     assert lines_of(page, first) > 5 * 29 * 29 - 400  # five cells again
+
+
+def test_how_one_weight_arises(opened):
+    q = 3 * torch.eye(5)  # each query fits one key, with a score of 9 / √5
+    k = q.roll(-1, dims=0)
+    weights = (q @ k.mT / 5**0.5).softmax(dim=-1)
+    both = torch.stack([weights, SHIFT[0]])
+    page = opened(view_heads(both, WORDS, features={(0, 0): (q, k)}))
+    picture, view = page.locator("canvas").first, page.get_by_label("view", exact=True)
+    view.select_option(label="one weight")
+    fits = lines_of(page, (0, 114, 178))
+    assert picture.bounding_box()["height"] > 200 and fits > 1000
+    hover(page, "reads", 3)  # a pair that does not fit: the product has no feature
+    assert 150 < fits - lines_of(page, (0, 114, 178)) < 400
+    page.get_by_label("head", exact=True).select_option("1")
+    assert picture.bounding_box()["height"] < 60
+    assert (
+        "one weight"
+        not in opened(view_heads(both, WORDS)).locator("select").last.inner_text()
+    )
 
 
 def test_what_is_hidden_is_still_counted(opened):
