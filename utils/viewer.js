@@ -7,8 +7,16 @@ const LIGHT = { scheme: "light", ink: [0, 114, 178],
 const DARK = { scheme: "dark", ink: [96, 184, 240],
   line: "rgb(255 255 255 / .32)", soft: "rgb(255 255 255 / .09)", paper: [18, 18, 18] };
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
+// Colours of heads that are drawn over each other, to be told apart by all eyes.
+const HEADS = ["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161",
+  "#56b4e9", "#949494"];
+const PICTURES = { "heat map": ["geometry", "heatMap"],
+  lines: ["linesGeometry", "lineMap"], "one weight": ["whyGeometry", "whyMap"] };
+const NEGATIVE = [213, 94, 0];
+const READABLE = 12; // pixels of a row in which a word can be read
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
-  ArrowRight: [0, 1] };
+  ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity], PageUp: [-10, 0],
+  PageDown: [10, 0] };
 
 // ---- small helpers
 // An element with properties and children; strings become text, never markup.
@@ -24,19 +32,21 @@ const written = (weight) => (Math.min(weight, 1000) / 1000).toFixed(3);
 const clamp = (x, size) => Math.max(0, Math.min(x, size - 1));
 const rgb = (colour) => colour.match(/[\d.]+/g).map(Number);
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-const headName = ([layer, head]) => `layer ${layer}, head ${head}`;
 
-// The weights of a head, query by query, in thousandths.
-function decoded(text, data) {
-  const value = [], base = data.digits.length;
+// Numbers from 0 to 1000, in rows of this length.
+function decoded(text, data, length = data.keys.length) {
+  const value = [], base = data.digits.length, rows = [];
   [...data.digits].forEach((digit, i) => { value[digit.charCodeAt(0)] = i; });
-  let i = 0;
-  const next = () => value[text.charCodeAt(i++)];
-  return data.queries.map(() => data.keys.map(() => {
-    const weight = next();
-    return weight < data.short ? weight
-      : data.short + (weight - data.short) * base + next();
-  }));
+  for (let i = 0, number, row = []; i < text.length;) {
+    number = value[text.charCodeAt(i++)];
+    if (number >= data.short) {
+      number = data.short + (number - data.short) * base + value[text.charCodeAt(i++)];
+    }
+    if (row.push(number) < length) continue;
+    rows.push(row);
+    row = [];
+  }
+  return rows;
 }
 
 // A canvas of this size in the page's pixels, empty, and the pen to draw on it.
@@ -107,7 +117,11 @@ class Viewer {
     this.query = this.key = null;
     this.pair = true;
     this.hidden = new Set();
-    this.head = this.heads.find((place) => this.label(place)) ?? [0, 0];
+    this.large = false;
+    this.view = "heat map"; // or "lines", or "one weight"
+    this.only = null; // or "query" or "key": whose lines are drawn, and no others
+    this.drawn = new Set(); // heads of this layer whose lines are drawn
+    this.head = data.start;
     this.makePage();
     this.follow();
     this.choose(...this.head);
@@ -130,6 +144,7 @@ class Viewer {
   queryText(query) { return this.data.queries[query][0]; }
   queryName(query) { return this.data.queries[query][1]; }
   label([layer, head]) { return this.data.labels[layer][head]; }
+  headName([layer, head]) { return `layer ${this.data.layers[layer]}, head ${head}`; }
   labelled(text, at) { return text + (this.label(at) && ` · ${this.label(at)}`); }
 
   each(visit) { // visit(query, row, column, place of the column)
@@ -153,13 +168,18 @@ class Viewer {
     if (this.query === null || this.key < 0) this.lookAtTheStrongest();
   }
 
-  // The strongest pair of a query that has a choice: what a caption would name.
+  // The strongest pair of a query that has a choice: what a caption would name. Pairs
+  // with a special token, or of a token with itself, come after all others.
   lookAtTheStrongest() {
+    const { square, special } = this.data;
     let best = -1;
     Object.assign(this, { query: 0, key: 0, pair: true });
     this.each((query, r, column, c) => {
-      const value = column.rest || this.readable[query] < 2 ? -1
-        : this.weight(query, column);
+      const [key] = column.keys;
+      if (column.rest || this.readable[query] < 2) return;
+      const plain = !special.queries.includes(query) && !special.keys.includes(key)
+        && !(square && key === query);
+      const value = this.weight(query, column) + (plain ? 2000 : 0);
       if (value > best) [best, this.query, this.key] = [value, r, c];
     });
   }
@@ -220,8 +240,8 @@ class Viewer {
 
   // ---- pictures
   // The colour of a weight: from the paper to the ink.
-  shade(value) {
-    const { paper, ink } = this.colours, part = Math.min(value, 1000) / 1000;
+  shade(value, ink = this.colours.ink) {
+    const { paper } = this.colours, part = Math.min(value, 1000) / 1000;
     const mixed = paper.map((c, i) => Math.round(c + (ink[i] - c) * part));
     return `rgb(${mixed})`;
   }
@@ -234,7 +254,8 @@ class Viewer {
     const left = widest(rows.map((query) => this.queryText(query))) + 26;
     const keys = widest(columns.map((column) => column.text)) + 10;
     const most = Math.max(rows.length, columns.length, 1);
-    const step = Math.max(3, Math.min(30, Math.floor(420 / most)));
+    const fitting = Math.max(3, Math.min(30, Math.floor(420 / most)));
+    const step = this.large ? Math.max(READABLE, fitting) : fitting;
     const [right, low] = [left + step * columns.length, 2 + step * rows.length];
     return { left, right, step, top: 2, low, width: Math.max(right, left + 80) + 4,
       height: low + keys + 20 };
@@ -271,7 +292,7 @@ class Viewer {
   heatMap(pen, place) {
     const { left, right, top, low, step, height } = place;
     this.drawCells(pen, place);
-    const fits = step >= 12; // where not all words fit, the one looked at is written
+    const fits = step >= READABLE; // where not all words fit, the one looked at is written
     pen.textAlign = "right";
     this.rows.forEach((query, r) => {
       const active = r === this.query, y = top + (r + .5) * step;
@@ -322,9 +343,116 @@ class Viewer {
       ({ text: this.queryText(q), at: i === this.query, value: value(q, column) })));
   }
 
+  // Where things stand in the picture of lines: queries on the left, keys on the right.
+  linesGeometry(pen) {
+    const widest = (texts) => Math.ceil(
+      Math.max(24, ...texts.map((text) => pen.measureText(text).width))) + 10;
+    const left = widest(this.rows.map((query) => this.queryText(query)));
+    const step = Math.max(this.rows.length, this.columns.length) > 30 ? READABLE : 20;
+    const [right, top] = [left + 200, 20];
+    const low = top + step * Math.max(this.rows.length, this.columns.length, 1);
+    return { left, right, step, top, low, height: low + 6,
+      width: right + widest(this.columns.map((column) => column.text)) };
+  }
+
+  // A line from each query to each key, as strong as the weight, one colour a head.
+  // Of a token that is looked at, only its own lines.
+  lineMap(pen, place) {
+    const { left, right, step, top } = place, at = (i) => top + (i + .5) * step;
+    pen.lineWidth = 2;
+    this.each((query, r, column, c) => {
+      if (this.only === "query" && r !== this.query) return;
+      if (this.only === "key" && c !== this.key) return;
+      for (const head of this.drawn) {
+        pen.globalAlpha = Math.min(this.weight(query, column, [this.head[0], head]),
+          1000) / 1000;
+        pen.strokeStyle = HEADS[head % HEADS.length];
+        pen.beginPath();
+        pen.moveTo(left, at(r));
+        pen.lineTo(right, at(c));
+        pen.stroke();
+      }
+    });
+    pen.textAlign = "right";
+    this.rows.forEach((query, r) =>
+      this.write(pen, this.queryText(query), left - 6, at(r), r === this.query));
+    pen.textAlign = "left";
+    this.columns.forEach((column, c) =>
+      this.write(pen, column.text, right + 6, at(c), c === this.key));
+    pen.font = SMALL;
+    pen.globalAlpha = .78;
+    pen.fillText("key", right + 6, 8);
+    pen.textAlign = "right";
+    pen.fillText("query", left - 6, 8);
+  }
+
+  // The features of the query and the key that are looked at: {q, k, most, dim}.
+  features() {
+    const { data, head } = this, query = this.rows[this.query];
+    const found = data.features.find(({ place }) => `${place}` === `${head}`);
+    const column = this.columns[this.key];
+    if (!found || query === undefined || !column || column.rest) return null;
+    const real = (text, most) => decoded(text, data, found.dim).map((row) =>
+      row.map((number) => (number / 500 - 1) * most));
+    const [queries, keys] = [real(found.q, found.most[0]), real(found.k, found.most[1])];
+    const score = (key) => sum(queries[query].map((x, i) => x * keys[key][i]))
+      / Math.sqrt(found.dim);
+    return { q: queries[query], k: keys[column.keys[0]], dim: found.dim, score,
+      open: this.columns.filter((c) => !c.rest && this.open(query, c)) };
+  }
+
+  whyGeometry(pen) {
+    const found = this.features();
+    if (!found) return { width: 420, height: 30 };
+    const names = ["product", ...this.columns.map((column) => column.text)];
+    const left = 14 + Math.ceil(Math.max(...names.map((n) => pen.measureText(n).width)));
+    const cell = Math.max(4, Math.min(16, Math.floor(480 / found.dim)));
+    return { found, left, cell, width: Math.max(left + cell * found.dim + 4, left + 330),
+      height: 130 + READABLE * 1.4 * found.open.length };
+  }
+
+  // How one weight arises: products of features, their sum, its place in the softmax.
+  whyMap(pen, { found, left, cell }) {
+    const text = (words, x, y, active) => this.write(pen, words, x, y, active);
+    if (!found) return text("Not stored for this head, or for this token.", 4, 15);
+    const product = found.q.map((x, i) => x * found.k[i]);
+    const named = { query: found.q, key: found.k, product };
+    Object.entries(named).forEach(([name, values], row) => {
+      const most = Math.max(...values.map(Math.abs)) || 1;
+      pen.textAlign = "right";
+      text(name, left - 6, 12 + 22 * row);
+      values.forEach((value, i) => {
+        pen.fillStyle = this.shade(1000 * Math.abs(value) / most,
+          value < 0 ? NEGATIVE : this.colours.ink);
+        pen.fillRect(left + i * cell, 3 + 22 * row, cell - 1, 18);
+      });
+    });
+    pen.textAlign = "left";
+    const [total, root] = [sum(product).toFixed(2), `√${found.dim}`];
+    const score = found.score(this.columns[this.key].keys[0]).toFixed(2);
+    text(`sum of products ${total}, divided by ${root}: score ${score}`, left, 82, true);
+    text("softmax of the scores of all keys", left, 106);
+    found.open.forEach((column, i) => {
+      const y = 126 + READABLE * 1.4 * i, active = column === this.columns[this.key];
+      const weight = this.weight(this.rows[this.query], column);
+      pen.textAlign = "right";
+      text(column.text, left - 6, y, active);
+      text(found.score(column.keys[0]).toFixed(2), left + 50, y, active);
+      pen.fillStyle = this.shade(1000);
+      pen.fillRect(left + 64, y - 6, 0.2 * weight, 11);
+      pen.textAlign = "left";
+      text(written(weight), left + 70 + 0.2 * weight, y, active);
+    });
+  }
+
   draw() {
-    this.place = this.geometry(blank(this.canvas, 1, 1));
-    this.heatMap(blank(this.canvas, this.place.width, this.place.height), this.place);
+    const { canvas, view } = this, [measure, picture] = PICTURES[view];
+    this.enlarge.hidden = view !== "heat map" || READABLE * Math.max(this.rows.length,
+      this.columns.length) <= 420;
+    this.chosen.hidden = view !== "lines";
+    canvas.classList.toggle("large", this.large && view === "heat map");
+    this.place = this[measure](blank(canvas, 1, 1));
+    this[picture](blank(canvas, this.place.width, this.place.height), this.place);
     this.strips();
     this.say();
   }
@@ -333,29 +461,48 @@ class Viewer {
   drawMap() {
     const { map, colours, rows, columns } = this, layers = this.data.weights;
     const across = Math.max(...layers.map((layer) => layer.length));
-    const tile = Math.max(16, Math.min(44, Math.floor(330 / across)));
+    const tile = Math.max(16, Math.min(80, Math.floor(800 / across),
+      Math.floor(640 / layers.length)));
     const low = layers.length * tile + 9, pen = blank(map, 22 + across * tile, low + 7);
     const dot = (tile - 4) / Math.max(rows.length, columns.length, 1);
-    for (const place of this.heads) this.drawSmall(pen, place, tile, dot);
+    const open = this.openRuns();
+    for (const place of this.heads) this.drawSmall(pen, place, tile, dot, open);
     pen.font = SMALL;
     pen.textAlign = "center";
     pen.fillStyle = colours.text;
     pen.globalAlpha = .78;
-    layers.forEach((_, layer) => pen.fillText(layer, 9, (layer + .5) * tile));
+    this.data.layers.forEach((number, layer) =>
+      pen.fillText(number, 9, (layer + .5) * tile));
     [...Array(across).keys()].forEach((i) =>
       pen.fillText(i, 22 + (i + .5) * tile, low));
     map.tile = tile;
   }
 
-  drawSmall(pen, place, tile, dot) {
+  // [row, first column, how many] of neighbours that the mask does not hide.
+  openRuns() {
+    const runs = [];
+    this.each((query, r, column, c) => {
+      if (!this.open(query, column)) return;
+      const last = runs.at(-1);
+      if (last?.[0] === r && last[1] + last[2] === c) last[2] += 1;
+      else runs.push([r, c, 1]);
+    });
+    return runs;
+  }
+
+  drawSmall(pen, place, tile, dot, open) {
     const { colours } = this, [x, y] = [22 + place[1] * tile, place[0] * tile];
-    pen.fillStyle = colours.soft;
+    pen.fillStyle = colours.soft; // what the mask hides stays grey
     pen.fillRect(x + 2, y + 2, dot * this.columns.length, dot * this.rows.length);
+    pen.fillStyle = this.shade(0);
+    for (const [r, c, length] of open) {
+      pen.fillRect(x + 2 + c * dot, y + 2 + r * dot, length * dot, dot + .3);
+    }
     // where several weights share a dot, the strongest is seen
     pen.globalCompositeOperation = colours.scheme === "dark" ? "lighten" : "darken";
     this.each((query, r, column, c) => {
       const value = this.weight(query, column, place);
-      if (value < 50) return;
+      if (value < 10) return; // as pale as the paper
       pen.fillStyle = this.shade(value);
       pen.fillRect(x + 2 + c * dot, y + 2 + r * dot, Math.max(dot, 1), Math.max(dot, 1));
     });
@@ -387,8 +534,23 @@ class Viewer {
   point(event) {
     const { place } = this, [x, y] = inPicture(event, this.canvas, place.width);
     const row = Math.floor((y - place.top) / place.step);
+    if (this.view === "one weight") return;
+    if (this.view === "lines") return this.pointAtLines(row, x < (place.left + place.right) / 2);
     const column = Math.floor((x - place.left) / place.step);
     if (row in this.rows && column in this.columns) this.lookAt(row, column, true);
+  }
+
+  pointAtLines(row, onTheLeft) {
+    if (!(row in (onTheLeft ? this.rows : this.columns))) return;
+    this.only = onTheLeft ? "query" : "key";
+    this.lookAtToken(onTheLeft ? row : null, onTheLeft ? null : row);
+    this.draw();
+  }
+
+  // All lines again, or those of the query that the arrow keys move to.
+  drawOnly(only) {
+    this.only = only;
+    if (this.view === "lines") this.draw();
   }
 
   makePanel() {
@@ -397,16 +559,23 @@ class Viewer {
     this.readers = make("p", { className: "strip readers" });
     this.title = make("h4");
     canvas.onpointermove = canvas.onpointerdown = (event) => this.point(event);
+    canvas.onpointerleave = () => this.drawOnly(null);
     const moved = (at, by, list) => at === null ? 0 : clamp(at + by, list.length);
     const toKey = (at, by = 0) => this.lookAtToken(null, moved(at, by, this.columns));
     const toQuery = (at, by = 0) => this.lookAtToken(moved(at, by, this.rows), null);
-    focusable(canvas, "heat map: up and down move the query, left and right the key",
-      (down, right) => this.rows.length && this.lookAt(moved(this.query, down,
-        this.rows), moved(this.key, right, this.columns), true));
+    focusable(canvas, "picture: up and down move the query, left and right the key",
+      (down, right) => {
+        if (!this.rows.length) return;
+        this.lookAt(moved(this.query, down, this.rows),
+          moved(this.key, right, this.columns), true);
+        this.drawOnly(down ? "query" : "key");
+      });
     this.listen(this.reads, "keys", toKey, () => this.key);
     this.listen(this.readers, "queries", toQuery, () => this.query);
-    return make("section", { className: "panel" }, this.title, canvas,
-      make("div", { className: "side" }, this.reads, this.readers, this.makeMap()));
+    this.chosen = make("fieldset", { className: "chosen" });
+    return make("section", { className: "panel" }, this.title, this.chosen,
+      make("div", { className: "scroll" }, canvas),
+      make("div", { className: "side" }, this.reads, this.readers), this.makeMap());
   }
 
   listen(strip, many, go, at) {
@@ -423,7 +592,7 @@ class Viewer {
   // Everything anew, after a change of what is shown.
   refresh() {
     this.layOut();
-    this.title.replaceChildren(this.labelled(headName(this.head), this.head));
+    this.title.replaceChildren(this.labelled(this.headName(this.head), this.head));
     this.draw();
     setTimeout(() => this.drawMap()); // it may take a moment
   }
@@ -453,7 +622,28 @@ class Viewer {
     return list;
   }
 
+  // One box for each head of the layer, in the colour of its lines.
+  chooseLines(layer) {
+    this.drawn = new Set(this.data.weights[layer].keys());
+    const boxes = this.data.weights[layer].map((_, i) => {
+      const box = make("input", { type: "checkbox", checked: true, onchange: () => {
+        this.drawn[box.checked ? "add" : "delete"](i);
+        this.draw();
+      } });
+      box.style.accentColor = HEADS[i % HEADS.length];
+      return [box, make("label", {}, box, `${i}`)];
+    });
+    const only = make("button", { type: "button", onclick: () => {
+      boxes.forEach(([box], i) => { box.checked = i === this.head[1]; });
+      this.drawn = new Set([this.head[1]]);
+      this.draw();
+    } }, "this head only");
+    this.chosen.replaceChildren("lines of heads", ...boxes.map(([, label]) => label),
+      only);
+  }
+
   choose(layer, head) {
+    if (layer !== this.head[0] || !this.drawn.size) this.chooseLines(layer);
     this.head = [layer, clamp(head, this.data.weights[layer].length)];
     this.layer.value = layer;
     this.headList.replaceChildren(...options(this.data.weights[layer].map((_, i) =>
@@ -463,7 +653,7 @@ class Viewer {
 
   makeControls() {
     const { data } = this;
-    this.layer = this.choice("layer", data.weights.map((_, layer) => `${layer}`));
+    this.layer = this.choice("layer", data.layers);
     this.headList = this.choice("head", []);
     const hide = make("fieldset", {}, "hide", ...data.hide.map((group, i) => {
       const box = make("input", { type: "checkbox", onchange: () => {
@@ -472,9 +662,21 @@ class Viewer {
       } });
       return make("label", {}, box, group.name);
     }));
+    const large = make("input", { type: "checkbox", onchange: () => {
+      this.large = large.checked;
+      this.draw();
+    } });
+    this.enlarge = make("label", {}, large, "all words");
+    const views = Object.keys(PICTURES).slice(0, data.features.length ? 3 : 2);
+    const view = make("select", { onchange: () => {
+      this.view = views[view.value];
+      this.draw();
+    } }, ...options(views));
+    view.setAttribute("aria-label", "view");
     return make("form", { onsubmit: () => false },
       make("label", { hidden: data.weights.length === 1 }, "layer", this.layer),
-      make("label", {}, "head", this.headList), hide);
+      make("label", {}, "head", this.headList), make("label", {}, "view", view), hide,
+      this.enlarge);
   }
 
   makeMap() {

@@ -9,8 +9,10 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from utils.checks import check_tokens, checked_layers, checked_mask
@@ -78,6 +80,9 @@ def view_heads(
     key_tokens: list[str] | None = None,
     mask: Tensor | None = None,
     labels: Mapping[tuple[int, int], str] | None = None,
+    layers: Sequence[int] | None = None,
+    start: tuple[int, int] | None = None,
+    features: Mapping[tuple[int, int], tuple[Tensor, Tensor]] | None = None,
     title: str = "Attention heads",
 ) -> View:
     """Return an interactive view of the attention of one sentence, all heads.
@@ -87,24 +92,32 @@ def view_heads(
     tokens: the words of the queries, and of the keys unless `key_tokens` is given.
     mask: bool, True = may be read, broadcast to (queries, keys). It decides what is
         drawn as hidden, and the baseline: uniform attention to what may be read.
-    labels: a few words on some heads, by (layer, head), counted from 0; the first of
-        these heads is shown first.
+    labels: a few words on some heads, by (layer, head).
+    layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
+        a model of six layers, [4, 5].
+    start: (layer, head), the head that is shown first; otherwise the first in `labels`.
+    features: queries (queries, head_dim) and keys (keys, head_dim) of some heads, by
+        (layer, head), as they meet in the scores: after a rotation, before the division
+        by √head_dim. For these heads the view also shows how one weight arises.
     Weights are stored to 0.001. Raises ValueError for what is not a softmax of one
     sentence, and for a view of more than a megabyte.
     """
-    layers = checked_layers(weights)
-    rows, columns = layers[0].shape[1:]
+    matrices = checked_layers(weights)
+    rows, columns = matrices[0].shape[1:]
     square = key_tokens is None
     key_tokens = tokens if square else key_tokens
     check_tokens("queries", tokens, rows)
     check_tokens("keys", key_tokens, columns)
     mask = checked_mask(mask, rows, columns)
-    _check_softmax(layers, mask)
-    labels = _checked_labels(labels or {}, layers)
+    _check_softmax(matrices, mask)
+    numbers = _checked_numbers(layers, len(matrices))
+    places = [(n, h) for n, layer in zip(numbers, matrices) for h in range(len(layer))]
+    labels = _checked_labels(labels or {}, places)
+    start = _checked_start(start, labels, places)
     title = legible(title)
-    heads = sum(map(len, layers))
-    size = f"{len(layers)} layers, {heads} heads, {rows} queries × {columns} keys"
-    _check_size(heads * rows * columns, size)
+    size = f"{len(matrices)} layers, {len(places)} heads, {rows} queries × "
+    size += f"{columns} keys"
+    _check_size(len(places) * rows * columns, size)
     called = names(tokens, rows), names(key_tokens, columns)
     data = {
         "title": title,
@@ -113,15 +126,25 @@ def view_heads(
         "keys": list(zip(map(visible, key_tokens), called[1])),
         "mask": None if mask.all() else mask.int().tolist(),
         "hide": _hideable(tokens, key_tokens, square),
+        "special": _special(tokens, key_tokens),
+        "layers": numbers,
+        "features": [
+            _features(place, pair, dict(zip(places, chain(*matrices))), mask, numbers)
+            for place, pair in (features or {}).items()
+        ],
+        "start": [numbers.index(start[0]), start[1]],
         "labels": [
-            [labels.get((layer, head), "") for head in range(len(matrices))]
-            for layer, matrices in enumerate(layers)
+            [labels.get((number, head), "") for head in range(len(layer))]
+            for number, layer in zip(numbers, matrices)
         ],
         "digits": DIGITS,
         "short": SHORT,
-        "weights": [[_encoded(head) for head in layer] for layer in layers],
+        "weights": [[_encoded(head) for head in layer] for layer in matrices],
     }
-    markup = _markup(data, _tables(layers, mask, called, labels, title))
+    by_place = dict(zip(places, chain(*matrices)))
+    first = sorted(places, key=lambda place: (place != start, place not in labels))
+    shown = {place: by_place[place] for place in first[:MOST_TABLES]}
+    markup = _markup(data, _tables(shown, len(places), mask, called, labels, title))
     count = len(markup.encode())
     _check_size(count, size)
     return View(markup, title, f"{size}, {count / 1e6:.2f} MB")
@@ -145,13 +168,29 @@ def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
             raise ValueError(f"{where}: in mask, True = may be read.")
 
 
-def _checked_labels(labels, layers: list[Tensor]) -> dict[tuple[int, int], str]:
-    places = {(n, h) for n, layer in enumerate(layers) for h in range(len(layer))}
+def _checked_numbers(layers, count: int) -> list[int]:
+    numbers = list(range(count) if layers is None else layers)
+    whole = all(isinstance(n, int) and n >= 0 for n in numbers)
+    if len(numbers) != count or not whole or len(set(numbers)) < count:
+        given = f"layers={layers!r} for {count} layers of weights"
+        raise ValueError(f"{given}; give a number for each, such as [4, 5].")
+    return numbers
+
+
+def _checked_labels(labels, places) -> dict[tuple[int, int], str]:
     for place, text in labels.items():
         if place not in places or not isinstance(text, str):
             given = f"labels hold {place!r}: {text!r}"
             raise ValueError(f"{given}; give (layer, head): words, counted from 0.")
     return {place: legible(text) for place, text in labels.items()}
+
+
+def _checked_start(start, labels, places) -> tuple[int, int]:
+    if start is None:
+        return next((place for place in places if place in labels), places[0])
+    if start not in places:
+        raise ValueError(f"start={start!r}; give (layer, head) of a head that is here.")
+    return start
 
 
 def _check_size(count: int, size: str) -> None:
@@ -171,6 +210,44 @@ def _hideable(queries: list[str], keys: list[str], square: bool) -> list[dict]:
         if in_keys:
             groups.append({"name": special, "queries": in_queries, "keys": in_keys})
     return groups
+
+
+def _special(queries: list[str], keys: list[str]) -> dict[str, list[int]]:
+    """Return where special tokens stand: the view does not open on them."""
+    tokens = {"queries": queries, "keys": keys}
+    return {
+        axis: [i for i, t in enumerate(tokens[axis]) if t in SPECIAL] for axis in tokens
+    }
+
+
+def _features(place, pair, heads: dict, mask, numbers: list[int]) -> dict:
+    """Return a head's queries and keys for the script; they must give its weights."""
+    if place not in heads:
+        raise ValueError(f"features hold {place!r}; give (layer, head) that is here.")
+    query, key = (x.detach().double() for x in pair)
+    head = heads[place]
+    dim = query.shape[-1]
+    if query.shape != (len(head), dim) or key.shape != (head.shape[1], dim):
+        given = f"features of {place} have shapes {tuple(query.shape)}, "
+        given += f"{tuple(key.shape)}, but its weights {tuple(head.shape)}"
+        raise ValueError(f"{given}; give (queries, head_dim), (keys, head_dim).")
+    scores = (query @ key.mT / dim**0.5).masked_fill(~mask, -torch.inf)
+    wrong = (scores.softmax(dim=-1).nan_to_num() - head).abs().max().item()
+    if wrong > SUM_TOLERANCE:
+        raise ValueError(
+            f"the features of {place} give weights that differ by {wrong:.2f} from its "
+            "own: give them after a rotation; a bias on the scores cannot be shown."
+        )
+    most = [max(x.abs().max().item(), 1e-9) for x in (query, key)]
+    coded = [_encoded((x / m + 1) / 2) for x, m in zip((query, key), most)]
+    layer, number = place
+    return {
+        "place": [numbers.index(layer), number],
+        "dim": dim,
+        "most": [round(m, 6) for m in most],
+        "q": coded[0],
+        "k": coded[1],
+    }
 
 
 def _encoded(head: Tensor) -> str:
@@ -196,25 +273,22 @@ def _markup(data: dict, tables: str) -> str:
     )
 
 
-def _tables(layers, mask, called, labels, title) -> str:
-    """What a reader sees where no script runs: some heads as tables."""
-    places = [(n, h) for n, layer in enumerate(layers) for h in range(len(layer))]
-    chosen = sorted(places, key=lambda place: (place not in labels, place))
-    chosen = chosen[:MOST_TABLES]
+def _tables(heads: dict, count: int, mask, called, labels, title) -> str:
+    """What a reader sees where no script runs: some of `count` heads as tables."""
     rows, columns = mask.shape
     short = max(rows, columns) <= WIDEST_TABLE
     write = _grid if short else _strongest_keys
     parts = [
-        f"<p><strong>{_text(title)}</strong><br>As tables: {len(chosen)} of "
-        f"{len(places)} heads. Run the cell, or trust the notebook, to explore all.</p>"
+        f"<p><strong>{_text(title)}</strong><br>As tables: {len(heads)} of "
+        f"{count} heads. Run the cell, or trust the notebook, to explore all.</p>"
     ]
-    for number, (layer, head) in enumerate(chosen):
+    for number, ((layer, head), matrix) in enumerate(heads.items()):
         label = labels.get((layer, head), "")
         name = f"layer {layer}, head {head}" + (f": {label}" if label else "")
         details = "<details open>" if short and number == 0 else "<details>"
         parts.append(
             f"{details}<summary>{_text(name)}</summary>"
-            f"{write(layers[layer][head], mask, *called)}</details>"
+            f"{write(matrix, mask, *called)}</details>"
         )
     return "\n".join(parts) + "\n"
 

@@ -37,15 +37,21 @@ def data_of(view) -> dict:
 
 def decoded(view, layer=0, head=0) -> torch.Tensor:
     """The weights of a head as the script reads them: (queries, keys), 0 to 1."""
-    data, numbers = data_of(view), []
-    digits = iter(data["weights"][layer][head])
+    data = data_of(view)
+    numbers = as_numbers(data["weights"][layer][head])
+    return numbers.view(len(data["queries"]), len(data["keys"]))
+
+
+def as_numbers(text) -> torch.Tensor:
+    """What stands in a text of thousandths: numbers from 0 to 1."""
+    digits, numbers = iter(text), []
     for digit in digits:
         number = DIGITS.index(digit)
         if number >= SHORT:
             rest = DIGITS.index(next(digits))
             number = SHORT + (number - SHORT) * len(DIGITS) + rest
         numbers.append(number / 1000)
-    return torch.tensor(numbers).view(len(data["queries"]), len(data["keys"]))
+    return torch.tensor(numbers)
 
 
 class Parsed(HTMLParser):
@@ -83,6 +89,39 @@ def test_every_weight_arrives_where_it_belongs():
     texts = Parsed(view).texts  # the first table: a row of keys, then row by row
     numbers = [float(text) for text in texts if re.fullmatch(r"[01]\.\d\d", text)][:10]
     assert torch.allclose(torch.tensor(numbers).view(2, 5), weights[0][0], atol=0.0051)
+
+
+def features_of(lengths=(5, 5), dim=3, sharp=1.0):
+    """Queries and keys, and the weights that they give."""
+    g = torch.Generator().manual_seed(0)
+    q, k = (sharp * torch.randn(length, dim, generator=g) for length in lengths)
+    return q, k, (q @ k.mT / dim**0.5).softmax(dim=-1)
+
+
+def test_queries_and_keys_arrive_too():
+    q, k, weights = features_of((2, 5))
+    layers = [heads(2, 2, 5), torch.stack([heads(1, 2, 5)[0], weights])]
+    options = {"key_tokens": WORDS, "layers": [3, 4], "features": {(4, 1): (q, k)}}
+    (found,) = data_of(view_heads(layers, ["a", "b"], **options))["features"]
+    assert (found["place"], found["dim"]) == ([1, 1], 3)
+    for name, most, real in zip("qk", found["most"], (q, k)):
+        arrived = (2 * as_numbers(found[name]) - 1) * most
+        assert (arrived.view_as(real) - real).abs().max() <= 0.0011 * most
+
+
+@pytest.mark.parametrize(
+    ("says", "features"),
+    [
+        (r"\(0, 1\); give", lambda q, k: {(0, 1): (q, k)}),
+        ("have shapes", lambda q, k: {(0, 0): (q[:4], k)}),
+        ("have shapes", lambda q, k: {(0, 0): (q, k[:, :2])}),
+        ("differ by", lambda q, k: {(0, 0): (k, q)}),
+    ],
+)
+def test_features_of_another_head_are_refused(says, features):
+    q, k, weights = features_of(sharp=3.0)
+    with pytest.raises(ValueError, match=says):
+        view_heads(weights[None], WORDS, features=features(q, k))
 
 
 def test_every_thousandth_has_a_code_of_its_own():
@@ -261,6 +300,11 @@ def test_the_worst_case_is_not_much_larger():
         ("nothing is read", None, {"mask": torch.eye(5) > 0}),
         (r"\(0, 2\)", None, {"labels": {(0, 2): "x"}}),
         ("counted from 0", None, {"labels": {3: "x"}}),
+        ("for 1 layers", None, {"layers": [3, 4]}),
+        ("for 2 layers", lambda w: [w, w], {"layers": [3, 3]}),
+        ("for 1 layers", None, {"layers": [-1]}),
+        (r"start=\(1, 0\)", None, {"start": (1, 0)}),
+        (r"start=\(0, 0\)", None, {"start": (0, 0), "layers": [3]}),
         ("0.9; give", None, {"labels": {(0, 0): 0.9}}),
     ],
 )

@@ -122,10 +122,13 @@ def hover(page, kind, word):
     page.locator(f".{kind} > bdi").nth(word).hover()
 
 
-def inked(page, x, y) -> float:
-    """How far from white to ink the colour of the first picture is at a point."""
-    red = page.locator("canvas").first.evaluate(
-        """(canvas, [x, y]) => {
+def inked(page, x, y, picture=0) -> float:
+    """How far from white to ink the colour of a picture is at a point."""
+    red = (
+        page.locator("canvas")
+        .nth(picture)
+        .evaluate(
+            """(canvas, [x, y]) => {
             const scale = canvas.width / canvas.getBoundingClientRect().width;
             const copy = document.createElement("canvas");
             const pen = copy.getContext("2d", { willReadFrequently: true });
@@ -134,7 +137,8 @@ def inked(page, x, y) -> float:
             pen.drawImage(canvas, -x * scale, -y * scale);
             return pen.getImageData(0, 0, 1, 1).data[0];
         }""",
-        [x, y],
+            [x, y],
+        )
     )
     return 1 - red / 255
 
@@ -181,7 +185,7 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(opened):
     page = opened(view_heads(SHIFT, WORDS))
     page.evaluate("() => { window.heard = []; onkeydown = e => heard.push(e.key); }")
     assert said(page).startswith("the → cat: 1.000")
-    for _ in range(3):  # head, hide, the picture
+    for _ in range(4):  # head, view, hide, the picture
         page.keyboard.press("Tab")
     root = page.locator("[data-attn-view]")
     assert root.evaluate("e => e.shadowRoot.activeElement.tagName") == "CANVAS"
@@ -191,6 +195,11 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(opened):
         ("ArrowUp", "the → sat: 0.000"),
         ("ArrowUp", "the → sat: 0.000"),
         ("ArrowLeft", "the → cat: 1.000"),
+        ("End", "the → it: 0.000"),
+        ("PageDown", "it → it: 0.000"),
+        ("Home", "it → the: 1.000"),
+        ("PageUp", "the → the: 0.000"),
+        ("ArrowRight", "the → cat: 1.000"),
         ("d", "the → cat: 1.000"),  # twice, it deletes a cell of a notebook
         ("Control+s", "the → cat: 1.000"),
         # to the words: the token as query and as key
@@ -239,12 +248,129 @@ def test_layers_heads_labels_and_the_map(opened):
     assert title.inner_text() == f"layer 1, head 2 · {label}"
     hover(page, "reads", 0)
     assert said(page).startswith("the attends to cat 1.000")
-    page.locator(".map canvas").click(position={"x": 22 + 44 + 20, "y": 20})
+    page.locator(".map canvas").click(position={"x": 22 + 80 + 20, "y": 20})
     assert title.inner_text() == "layer 0, head 1"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowLeft")
     assert title.inner_text() == "layer 1, head 0"
     assert (layer.input_value(), head.input_value()) == ("1", "0")
+
+
+def test_it_opens_on_what_a_reader_looks_for(opened):
+    """Not on a special token, nor on a token with itself, while there is another."""
+    weights = torch.tensor([[0.9, 0.1, 0, 0], [0.7, 0.1, 0.2, 0], [0, 0.3, 0.7, 0]])
+    weights = torch.cat([weights, torch.tensor([[0, 0, 0.1, 0.9]])])[None]
+    tokens = ["[CLS]", "a", "b", "[SEP]"]
+    assert said(opened(view_heads(weights, tokens))).startswith("b → a: 0.300")
+    page = opened(view_heads(weights[:, :1, :2], tokens[:1], key_tokens=tokens[:2]))
+    assert said(page).startswith("[CLS] → [CLS]: 0.900")
+
+
+def test_some_layers_keep_their_numbers(opened):
+    layers = [heads(2, 5, 5), heads(2, 5, 5, seed=1)]
+    view = view_heads(layers, WORDS, layers=[4, 5], labels={(5, 1): "x"}, start=(5, 0))
+    page = opened(view)
+    assert page.locator("h4").inner_text() == "layer 5, head 0"
+    layer = page.get_by_label("layer", exact=True)
+    assert layer.locator("option").all_inner_texts() == ["4", "5"]
+    layer.select_option("4")
+    assert page.locator("h4").inner_text() == "layer 4, head 0"
+
+
+def test_all_words_of_a_long_text_can_be_read(opened):
+    page = opened(view_heads(heads(1, 50, 50), [f"w{i}" for i in range(50)]))
+    picture = page.locator("canvas").first
+    before = picture.bounding_box()["height"]
+    page.get_by_label("all words").check()
+    assert picture.bounding_box()["height"] > before + 100
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1000
+    assert not opened(view_heads(SHIFT, WORDS)).get_by_label("all words").is_visible()
+
+
+def test_the_overview_draws_what_is_hidden_apart_and_small_weights_too(opened):
+    weights = torch.tensor([[1.0, 0, 0], [0.96, 0.04, 0], [0.5, 0.48, 0.02]])
+    mask = torch.ones(3, 3, dtype=torch.bool).tril()
+    mask[2, 1] = False
+    weights[2] = torch.tensor([0.98, 0, 0.02])
+    page = opened(view_heads(weights.expand(2, 3, 3), WORDS[:3], mask=mask))
+    page.wait_for_timeout(200)
+    dot = (80 - 4) / 3
+    inks = {
+        (row, column): inked(page, 24 + (column + 0.5) * dot, 2 + (row + 0.5) * dot, 1)
+        for row in range(3)
+        for column in range(3)
+    }
+    assert 0.02 < inks[0, 2] == inks[2, 1] < 0.1  # hidden
+    assert inks[1, 1] == pytest.approx(0.04, abs=0.006)
+    assert inks[2, 2] == pytest.approx(0.02, abs=0.006)
+
+
+def lines_of(page, colour) -> int:
+    """How many pixels of the first picture have a colour: red, green, blue."""
+    return page.locator("canvas").first.evaluate(
+        """(canvas, [r, g, b]) => {
+            const copy = document.createElement("canvas");
+            [copy.width, copy.height] = [canvas.width, canvas.height];
+            const pen = copy.getContext("2d", { willReadFrequently: true });
+            pen.drawImage(canvas, 0, 0);
+            const all = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+            let found = 0;
+            for (let i = 0; i < all.length; i += 4) {
+                const [red, green, blue, opacity] = all.slice(i, i + 4);
+                const far = [red - r, green - g, blue - b].map(Math.abs);
+                found += opacity > 250 && Math.max(...far) < 5;
+            }
+            return found;
+        }""",
+        list(colour),
+    )
+
+
+def test_the_heads_of_a_layer_as_lines_over_each_other(opened):
+    first, second = (1, 115, 178), (222, 143, 5)  # of the palette "colorblind"
+    page = opened(view_heads(torch.cat([SHIFT, SHIFT.roll(1, dims=-1)]), WORDS))
+    assert not page.get_by_text("lines of heads").is_visible()
+    page.get_by_label("view", exact=True).select_option(label="lines")
+    both = lines_of(page, first), lines_of(page, second)
+    assert min(both) > 200
+    picture = page.locator("canvas").first
+    picture.hover(position={"x": 10, "y": 20 + 1.5 * 20})  # the query "cat"
+    assert said(page).startswith("cat attends to sat 1.000")
+    assert 0 < lines_of(page, first) < both[0] / 3
+    right = picture.bounding_box()["width"] - 8
+    picture.hover(position={"x": right, "y": 20 + 1.5 * 20})  # the key "cat"
+    assert "cat is attended to by the 1.000" in said(page)
+    page.mouse.move(2, 2)
+    assert (lines_of(page, first), lines_of(page, second)) == both
+    page.get_by_label("0", exact=True).uncheck()
+    assert lines_of(page, first) == 0 and lines_of(page, second) >= both[1]
+    page.get_by_role("button", name="this head only").click()
+    assert lines_of(page, first) >= both[0] and lines_of(page, second) == 0
+    picture.focus()
+    page.keyboard.press("ArrowDown")  # one query only
+    assert 0 < lines_of(page, first) < both[0] / 3
+    page.get_by_label("view", exact=True).select_option(label="heat map")
+    assert lines_of(page, first) > 5 * 29 * 29 - 400  # five cells again
+
+
+def test_how_one_weight_arises(opened):
+    q = 3 * torch.eye(5)  # each query fits one key, with a score of 9 / √5
+    k = q.roll(-1, dims=0)
+    weights = (q @ k.mT / 5**0.5).softmax(dim=-1)
+    both = torch.stack([weights, SHIFT[0]])
+    page = opened(view_heads(both, WORDS, features={(0, 0): (q, k)}))
+    picture, view = page.locator("canvas").first, page.get_by_label("view", exact=True)
+    view.select_option(label="one weight")
+    fits = lines_of(page, (0, 114, 178))
+    assert picture.bounding_box()["height"] > 200 and fits > 1000
+    hover(page, "reads", 3)  # a pair that does not fit: the product has no feature
+    assert 150 < fits - lines_of(page, (0, 114, 178)) < 400
+    page.get_by_label("head", exact=True).select_option("1")
+    assert picture.bounding_box()["height"] < 60
+    assert (
+        "one weight"
+        not in opened(view_heads(both, WORDS)).locator("select").last.inner_text()
+    )
 
 
 def test_what_is_hidden_is_still_counted(opened):
