@@ -116,7 +116,7 @@ for name, change in {
     "base ignored": lambda p: p,
     "positions and base of its own": lambda p: torch.arange(len(p)).to(p.dtype),
 }.items():
-    why = "Positions and base are arguments here; code from elsewhere has its own."
+    why = "Use the arguments `positions` and `base`, not constants."
     sines.wrong(name, why, _moved(change, base=10000.0))
 
 sines.wrong(
@@ -300,6 +300,8 @@ def _encodings() -> list[_Encoding]:
     small = randn(len(place), EMBED_DIM, seed=2, dtype=torch.float32) / 50
     up_and_down = waves * (1 - 2 * (place % 2))[:, None]
     numbers = 4 + place[:, None] / 4 * (torch.arange(EMBED_DIM) > 0)
+    neighbours = (waves[1] - waves[0]).norm()  # no two are closer
+    close = waves * 0.052 / neighbours
 
     def add(x, table=waves):
         return x + table[: x.shape[1]]
@@ -330,6 +332,8 @@ def _encodings() -> list[_Encoding]:
         "a learned encoding": lambda x: add(x, learned),
         "a learned encoding, small": lambda x: add(x, small),
         "an encoding of numbers, but for one feature": lambda x: add(x, numbers),
+        "an encoding whose neighbours lie close together": lambda x: add(x, close),
+        "an encoding of large vectors, close together": lambda x: add(x, close + 30),
         "an encoding of the sentence, not the position": lambda x: (
             x + waves[: len(x), None]
         ),
@@ -338,6 +342,12 @@ def _encodings() -> list[_Encoding]:
         "an encoding that counts from the end": from_the_end,
         "an encoding that begins anew every 8 tokens": lambda x: add(
             x, waves[place % 8]
+        ),
+        "an encoding whose last position repeats the one before": lambda x: add(
+            x, waves[place.clamp(max=LONGEST - 2)]
+        ),
+        "an encoding that differs a little between sentences": lambda x: (
+            add(x) + 0.005 * (torch.arange(len(x)) > 0)[:, None, None]
         ),
         "an encoding of the first sentence alone": lambda x: of_the_first(x, 1),
         "an encoding of the first two sentences alone": lambda x: of_the_first(x, 2),
@@ -359,12 +369,16 @@ def _encodings() -> list[_Encoding]:
 
 
 def encoding_test(add_positions) -> bool:
-    """The reference: is the same added to all texts, and another vector per place?"""
+    """The reference: the same for all texts, and another vector per position?"""
     return _verdict(add_positions)
 
 
 def _apart(rows, gap=1e-2):
-    return bool((torch.cdist(rows, rows) + 1e3 * torch.eye(len(rows))).min() > gap)
+    return _far((rows[:, None] - rows).norm(dim=-1), gap)
+
+
+def _far(distances, gap=1e-2):
+    return bool((distances + 1e3 * torch.eye(len(distances))).min() > gap)
 
 
 def _text(batch=3, length=LONGEST):
@@ -460,9 +474,10 @@ encodings.wrong(
 )
 encodings.wrong(
     "tolerance too wide",
-    "A wide tolerance hides small vectors: try atol=1e-4.",
+    "A wide tolerance hides small vectors and differences: try atol=1e-4.",
     _asks(atol=1.0),
     _asks(atol=0.3),
+    _asks(atol=1e-2),
 )
 for name, tests in {
     "one sentence only": [_asks(_text(1), _text(1, 15) * 2)],
@@ -494,12 +509,13 @@ for name, tests in {
 
 
 for name, tests in {
-    "places not compared": [
+    "positions not compared": [
         _asks(apart=lambda rows: True),
         lambda embed: torch.allclose(*_added(embed, _text(2)), atol=1e-4),
     ],
-    "distant places not compared": [
+    "distant positions not compared": [
         _asks(_text(length=8), _text(2, 5) * 2),
+        _asks(_text(length=LONGEST - 1)),
         _asks(apart=lambda rows: bool((rows[1:] - rows[:-1]).norm(dim=1).min() > 1e-2)),
         _asks(apart=lambda rows: bool((rows[1:] - rows[0]).norm(dim=1).min() > 1e-2)),
         _asks(apart=lambda rows: len(rows.unique(dim=0)) == LONGEST),  # not rounded
@@ -509,14 +525,29 @@ for name, tests in {
         _asks(apart=lambda rows: _apart(rows[:, :1], 1e-4)),
     ],
     "directions compared": [_asks(apart=lambda rows: _apart(F.normalize(rows)))],
-    "gap too wide": [_asks(apart=lambda rows: _apart(rows, 0.5))],
+    "gap too wide": [
+        _asks(apart=lambda rows: _apart(rows, 0.5)),
+        _asks(apart=lambda rows: _apart(rows, 0.06)),
+    ],
 }.items():
     encodings.wrong(
         name,
         "Compare each of 40 positions with every other, by the distance of whole "
-        "vectors: torch.cdist, which is more than 0.05 if the encoding is right.",
+        "vectors, which is more than 0.05 if the encoding is right.",
         *tests,
     )
+
+encodings.wrong(
+    "distances by a matrix product",
+    "torch.cdist uses a matrix product for more than 25 rows, which loses small "
+    "distances between large vectors: write (a[:, None] - a).norm(dim=-1).",
+    _asks(apart=lambda rows: _far(torch.cdist(rows, rows))),
+)
+encodings.wrong(
+    "a number instead of a truth",
+    "Return True or False: write bool(...) around your result.",
+    lambda embed: int(encoding_test(embed)),
+)
 
 
 def _without_a_copy(embed):
