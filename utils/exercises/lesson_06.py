@@ -198,7 +198,7 @@ def divided(by=lambda variance: (variance + EPS).sqrt(), over=-1, less=0):
 
 block.wrong(
     "norm over the wrong axis",
-    "A norm over the words mixes them, future ones too: take each token by itself.",
+    "A norm over the tokens mixes them, later ones too: take each token by itself.",
     *(divided(over=axes) for axes in (1, (1, 2), (0, 1))),
 )
 block.wrong(
@@ -367,6 +367,29 @@ baseline.wrong(
     "A pair is (the token before, the token after): your table is transposed.",
     lambda train, text, size: bigram_losses(train.flip(0), text, size),
 )
+
+baseline.wrong(
+    "before and after exchanged",
+    "c(ab) counts b right after a: row a of your table, column b.",
+    smoothed(lambda pairs: (pairs.mT - DISCOUNT).clamp(min=0)),
+)
+
+
+@baseline.wrong("before and after exchanged")
+def _(train, validation, vocab_size):
+    pairs = pair_counts(train, vocab_size)
+    seen, kinds = pairs.sum(dim=1), (pairs > 0).sum(dim=1)
+    taken = torch.where(seen > 0, DISCOUNT * kinds / seen.clamp(min=1), 1.0)
+    a, b = validation[:-1], validation[1:]
+    kept = (pairs[b, a] - DISCOUNT).clamp(min=0) / seen[a].clamp(min=1)
+    return -(kept + taken[a] * unigram(train, vocab_size)[b]).log()
+
+
+baseline.wrong(
+    "before and after exchanged",
+    "The loss belongs to the token after; the one before is known.",
+    lambda train, text, size: bigram_losses(train, text.flip(0), size).flip(0),
+)
 baseline.wrong(
     "validation text counted",
     "A baseline may not count the text on which it is measured: count train alone.",
@@ -410,6 +433,8 @@ AHEAD = {  # which later tokens k an output q depends on, in a text of n tokens
     "62 sees 63": lambda q, k, n: (q == 62) & (k == 63),
     "0 sees 63": lambda q, k, n: (q == 0) & (k == 63),
 }
+ALONE = range(2, 63, 2)  # 31 tokens: for each, a model leaks this token alone
+AHEAD |= {f"only {at}": lambda q, k, n, at=at: (k == q + 1) & (k == at) for at in ALONE}
 draw = functools.partial(randn, dtype=torch.float64)
 EMBEDDING, PLACES = draw(WORDS, SIZE, seed=0), draw(LONGEST, SIZE, seed=1)
 HEAD, RANDOM = draw(SIZE, WORDS, seed=2), draw(WORDS, WORDS, seed=3)
@@ -424,7 +449,8 @@ class BlackBox:
     ahead: what it sees of the future, in these modes. adds: what a word adds to the ten
     logits of an output that sees it. rows: whether the rows of a batch influence each
     other, position by position. statistics: whether what is seen ahead is the mean of
-    all rows. rounds: as real kernels do, depending on the whole text.
+    all rows. rounds: as real kernels do, depending on the whole text. halved: whether
+    the logits are half as large in training.
     """
 
     name: str
@@ -434,6 +460,7 @@ class BlackBox:
     rows: bool = False
     statistics: bool = False
     rounds: bool = True
+    halved: bool = False
 
     def __post_init__(self):
         self.__name__ = self.name
@@ -458,7 +485,7 @@ class BlackBox:
         if self.rounds:
             noise = (ids.double() @ (at + 1).double()).sin()
             logits = logits + 2e-6 * noise[:, None, None]
-        return logits.float()
+        return (logits / 2 if self.halved and training else logits).float()
 
 
 def leak_trials(dtype):
@@ -489,6 +516,13 @@ def leak_trials(dtype):
         BlackBox("a model whose output 62 sees token 63", "62 sees 63", RISING),
         BlackBox("another whose output 62 sees token 63", "62 sees 63", -RISING),
         BlackBox("a model whose output 0 sees token 63", "0 sees 63", balanced),
+        BlackBox("a causal model that computes otherwise in training", halved=True),
+        *(
+            BlackBox(
+                f"a model in which only token {at} is seen too early", f"only {at}"
+            )
+            for at in ALONE
+        ),
     ):
         yield {"logits_of": model}
 
@@ -496,19 +530,21 @@ def leak_trials(dtype):
 def unmoved(
     logits_of, places=range(LONGEST), length=LONGEST, modes=MODES, nearest=LONGEST,
     own=0, read=lambda logits: logits, size=torch.abs, tolerance=1e-4,
+    new=lambda token: (token + 1) % WORDS, reference=None,
 ):  # fmt: skip
     """Return whether earlier outputs stay when the token at each place changes.
 
     nearest: how many of them are compared. own: 1 if that of the changed token is, too.
-    read: what is compared of the logits.
+    read: what is compared of the logits. new: what a token is changed into. reference:
+    the mode of the outputs before the change, if it is always the same.
     """
     generator = torch.Generator().manual_seed(1)
     text = torch.randint(WORDS, (1, length), generator=generator)
     for mode in modes:
-        before = read(logits_of(text, mode))
+        before = read(logits_of(text, mode if reference is None else reference))
         for at in places:
             changed = text.clone()
-            changed[:, at] = (changed[:, at] + 1) % WORDS
+            changed[:, at] = new(changed[:, at])
             moved = size(read(logits_of(changed, mode)) - before)
             if (moved[:, max(0, at - nearest) : at + own] > tolerance).any():
                 return False
@@ -551,6 +587,16 @@ leaks.wrong(
     *map(tests, ([63], [24], [5, 20, 40, 60], range(63))),
     *map(tests, (range(1, 64, 2), range(0, 64, 2))),
     tests([47], length=48),
+)
+leaks.wrong(
+    "not every token changed",
+    "A token that is set to 0, or drawn anew, may stay what it was: change each one.",
+    *(tests(new=lambda token, to=to: 0 * token + to) for to in range(WORDS)),
+)
+leaks.wrong(
+    "evaluation compared with training",
+    "A causal model may compute otherwise in training: compare within each mode.",
+    *(tests(reference=mode) for mode in MODES),
 )
 leaks.wrong(
     "only the nearest outputs compared",
@@ -647,6 +693,7 @@ def loss_trials(dtype):
     # lengths of the rows, length, vocabulary, id of the padding
     sizes = [((6, 4, 2), 6, 7, 0), ((5, 5), 5, 9, 8), ((8, 2, 5, 3), 8, 8, 3)]
     sizes += [((3,), 4, 5, 0), ((3, 1, 2), 3, 3, 1), ((2, 2), 2, 6, 5)]
+    sizes += [((3, 6, 5), 6, 7, 2)]  # the first row is not the longest
     trials = []
     for seed, (lengths, length, vocab_size, pad) in enumerate(sizes):
         generator = torch.Generator().manual_seed(seed)
@@ -667,7 +714,7 @@ loss = Exercise("6.4", "Too good to be true", next_token_loss, loss_trials)
 
 loss.wrong(
     "not shifted",
-    "Each position predicts the token that it has just read: it must predict the next.",
+    "Each position predicts the token that it was given: it must predict the next.",
     lambda logits, ids, pad: mean_loss(logits, ids, pad),
     lambda logits, ids, pad: mean_loss(logits, ids),
     lambda logits, ids, pad: mean_loss(logits[:, :-1], ids[:, :-1], pad),
@@ -699,6 +746,14 @@ loss.wrong(
     "Nobody needs to predict padding: leave those targets out.",
     lambda logits, ids, pad: mean_loss(logits[:, :-1], ids[:, 1:]),
 )
+for row in (0, -1):
+    loss.wrong(
+        "cut at the length of one row",
+        "Rows have different lengths: leave out padding, not the ends of other rows.",
+        lambda logits, ids, pad, row=row: (
+            lambda n: mean_loss(logits[:, : n - 1], ids[:, 1:n], pad)
+        )((ids[row] != pad).sum()),
+    )
 loss.wrong(
     "padding taken for id 0",
     "The padding has the id `pad`; id 0 may be a word of the text.",

@@ -112,3 +112,77 @@ def test_every_leak_of_6_3_is_as_large_as_its_card_says():
         added = trial["logits_of"].adds.float()  # by each word
         gaps = torch.cdist(added, added, p=torch.inf)
         assert gaps[~torch.eye(10, dtype=torch.bool)].min() >= 0.01
+
+
+def changing(logits_of, new, reference=None):
+    """Change each token into new(token); the outputs before may be of another mode."""
+    ids = torch.randint(10, (1, 64), generator=torch.Generator().manual_seed(5))
+    for training in (True, False):
+        before = logits_of(ids, training if reference is None else reference)
+        for k in range(1, 64):
+            changed = ids.clone()
+            changed[0, k] = new(changed[0, k])
+            if (logits_of(changed, training) - before)[:, :k].abs().max() > 1e-3:
+                return False
+    return True
+
+
+def test_a_leak_test_that_leaves_some_tokens_as_they_are_is_refused():
+    """Each token is set to 9, and a token that is 9 already does not change."""
+    verdict = grade(EXERCISES["6.3"], lambda model: changing(model, lambda _: 9))
+    assert not verdict.solved and "only token" in verdict.message
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_leak_test_may_not_compare_two_modes(mode):
+    def across(model):
+        return changing(model, lambda token: (token + 1) % 10, reference=mode)
+
+    verdict = grade(EXERCISES["6.3"], across)
+    assert verdict.mistake == "evaluation compared with training"
+
+
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_loss_cut_at_the_length_of_one_row_is_named(row):
+    def cut(logits, ids, pad):
+        n = (ids[row] != pad).sum()
+        logits, targets = logits[:, : n - 1].flatten(0, 1), ids[:, 1:n].flatten()
+        return F.cross_entropy(logits, targets, ignore_index=pad)
+
+    verdict = grade(EXERCISES["6.4"], cut)
+    assert verdict.mistake == "cut at the length of one row"
+
+
+def test_a_table_of_pairs_read_the_wrong_way_round_is_named():
+    def exchanged(train, validation, vocab_size):
+        pairs = torch.zeros(vocab_size, vocab_size)
+        for a, b in zip(train[:-1], train[1:]):
+            pairs[a, b] += 1
+        counts = torch.bincount(train, minlength=vocab_size) + 1
+        losses = []
+        for a, b in zip(validation[:-1], validation[1:]):
+            seen, p = pairs[a].sum(), counts[b] / counts.sum()
+            if seen > 0:
+                passed_on = 0.75 * (pairs[a] > 0).sum() * p
+                p = ((pairs[b, a] - 0.75).clamp(min=0) + passed_on) / seen
+            losses.append(-p.log())
+        return torch.stack(losses)
+
+    verdict = grade(EXERCISES["6.2"], exchanged)
+    assert verdict.mistake == "before and after exchanged"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_dropout_is_no_leak(page):
+    """The page's `as_function` gives both texts the same dropout."""
+    names = NAMES | {"CausalLM": CausalLM}
+    for cell in cells_of(page):
+        source = "".join(cell["source"])
+        if "def as_function" in source or source.startswith("class OneAhead"):
+            exec(source, names)
+    as_function, leaky = names["as_function"], names["OneAhead"]
+    torch.manual_seed(0)
+    model = CausalLM(10, 32, 4, 2, position=Rotary(8), dropout=0.1)
+    assert by_changes(as_function(model))
+    model.blocks[0].attention = leaky(32, 4, position=Rotary(8), dropout=0.1)
+    assert not by_changes(as_function(model))
