@@ -1,4 +1,4 @@
-"""Exercises of notebook 07: a figure that lies, a baseline, an honest best, words."""
+"""Exercises of notebook 07: a figure that lies, a baseline, an honest best."""
 
 import torch
 import torch.nn.functional as F
@@ -109,6 +109,12 @@ figure.wrong(
     lambda scores, mask: panels(scores, mask).mean(0, keepdim=True),
     lambda scores, mask: panels(scores, mask).mean(0, keepdim=True).expand_as(scores),
     lambda scores, mask: panels(scores.mean(0, keepdim=True).expand_as(scores), mask),
+)
+figure.wrong(
+    "a list of panels",
+    "Return one tensor, (heads, queries, keys): torch.stack makes it of a list.",
+    lambda scores, mask: list(panels(scores, mask)),
+    lambda scores, mask: tuple(panels(scores, mask)),
 )
 figure.wrong(
     "one row of the mask for all queries",
@@ -438,98 +444,4 @@ best.wrong(
     made(measure=lambda scores: second(scores).amax(dim=-1, keepdim=True)),
 )
 
-# --- 7.4 from subword tokens to words ---
-
-
-def word_attention(weights, word_of):
-    """Return attention between words: the mean over queries, the sum over keys."""
-    belongs = word_of == torch.arange(int(word_of.max()) + 1)[:, None]  # (words, L)
-    belongs = belongs.to(weights.dtype)
-    return (belongs / belongs.sum(dim=1, keepdim=True)) @ weights @ belongs.T
-
-
-def word_trials(dtype):
-    texts = [[0, 1, 2, 2, 3], [0, 0, 0, 1], [0, 1, 1, 1, 1, 1, 2, 3, 3]]
-    texts += [[0, 1, 2, 3], [0, 0, 0], [0]]
-    for seed, each in enumerate(texts):
-        scores = 2 * randn(1 + seed % 3, len(each), len(each), seed=seed, dtype=dtype)
-        yield {"weights": scores.softmax(dim=-1), "word_of": torch.tensor(each)}
-    scores = randn(6, 6, 2, seed=9, dtype=dtype).permute(2, 0, 1)  # other memory order
-    weights = weights_of(scores, causal_mask(6))
-    yield {"weights": weights, "word_of": torch.tensor([0, 0, 1, 2, 2, 2])}
-
-
-TITLE = "From subword tokens to words"
-words = Exercise("7.4", TITLE, word_attention, word_trials, gradients=False)
-WAYS = {  # of putting the tokens (axis 0) of one word together
-    "sum": lambda tokens: tokens.sum(dim=0),
-    "mean": lambda tokens: tokens.mean(dim=0),
-    "first": lambda tokens: tokens[0],
-    "last": lambda tokens: tokens[-1],
-    "largest": lambda tokens: tokens.amax(dim=0),
-}
-
-
-def together(of_queries, of_keys, first=1):
-    """Return the function that puts queries and keys together so; "-": not at all.
-
-    first: the axis with which it begins, 1 for the queries or 2 for the keys.
-    """
-
-    def wrong_attention(weights, word_of):
-        for axis in (first, 3 - first):
-            way = (of_queries, of_keys)[axis - 1]
-            if way != "-":
-                tokens = weights.movedim(axis, 0)
-                each = [tokens[word_of == word] for word in range(word_of.max() + 1)]
-                weights = torch.stack(list(map(WAYS[way], each)), dim=axis)
-        return weights
-
-    return wrong_attention
-
-
-for name, why, *ways in (
-    ("mean over both", "Sum over the keys: a word gets all of it.", "mean mean"),
-    ("sum over both", "Mean over the queries: its row sums to 1.", "sum sum"),
-    ("mean over keys, sum over queries", "It is the other way round.", "sum mean"),
-    ("first token only", "The other tokens of a word count, too.", "first first"),
-    ("first token on one side", "The others count, too.", "first sum", "mean first"),
-    ("last token only", "The other tokens count, too.", "last last", "last sum"),
-    ("queries are still tokens", "Take the mean over each word's rows.", "- sum"),
-    ("keys are still tokens", "Add up the columns of each word.", "mean -"),
-):
-    words.wrong(name, why, *(together(*pair.split()) for pair in ways))
-words.wrong(
-    "the largest weight",
-    "The largest weight of a word's tokens hides the others: take sum and mean.",
-    together("largest", "largest"),
-    *(together("mean", "largest", first) for first in (1, 2)),
-    *(together("largest", "sum", first) for first in (1, 2)),
-)
-words.wrong(
-    "mean over both, made to sum to 1",
-    "Rows sum to 1 again, but a long word gets the weight of a short one.",
-    lambda *args: F.normalize(together("mean", "mean")(*args), p=1, dim=-1),
-)
-words.wrong(
-    "queries and keys swapped",
-    "Rows are queries: here the rows are keys.",
-    lambda weights, word_of: word_attention(weights, word_of).mT,
-    lambda weights, word_of: word_attention(weights.mT, word_of),
-)
-words.wrong(
-    "heads averaged",
-    "The heads were averaged; each has its own pattern.",
-    lambda weights, word_of: word_attention(weights, word_of).mean(0),
-    lambda weights, word_of: word_attention(weights.mean(0, keepdim=True), word_of),
-    lambda weights, word_of: word_attention(
-        weights.mean(0, keepdim=True).expand_as(weights), word_of
-    ),
-)
-words.wrong(
-    "the last word forgotten",
-    "Words are numbered from 0: there is one more than the largest number.",
-    lambda weights, word_of: word_attention(weights, word_of)[:, :-1, :-1],
-)
-
-EXERCISES = (figure, even, best, words)
+EXERCISES = (figure, even, best)

@@ -15,7 +15,14 @@ import torch
 from studies import FOLDER, as_json, command_line, script_of
 from torch import nn
 
-REPEATED = ["length", "language_model", "parts", "specialisation", "without_heads"]
+REPEATED = [
+    "adversary",
+    "length",
+    "language_model",
+    "parts",
+    "specialisation",
+    "without_heads",
+]
 
 
 @cache
@@ -79,6 +86,7 @@ def test_every_study_has_its_script_and_the_bytes_that_it_writes():
 @pytest.mark.parametrize(
     ("name", "count", "fields"),
     [
+        ("adversary", 34, ["search", "after 1", "after 2"]),
         ("length", 168, ["task", "scheme", "training_loss", "parts"]),
         ("language_model", 48, ["variant", "alone"]),
         ("parts", 43, ["model", "blocks", "steps", "training", "validation"]),
@@ -273,6 +281,58 @@ def test_a_model_without_a_part_is_without_this_part():
     assert study.make_model("no MLP", 2, 10).blocks[1].mlp is None
     kinds = {type(module) for module in study.make_model("no norms", 2, 10).modules()}
     assert nn.LayerNorm not in kinds
+
+
+# --- lesson 07: adversary ---
+
+
+def test_every_run_of_adversary_is_stored_once():
+    study, stored = study_of("adversary")
+    expected = [("trained", seed) for seed in study.SEEDS]
+    for name, search in study.SEARCHES.items():
+        expected += [(name, seed) for seed in search.seeds]
+    assert sorted((r["search"], r["seed"]) for r in stored["runs"]) == sorted(expected)
+    assert stored["versions"].keys() >= {"python", "torch"}
+    assert len(stored["two seeds"]) == 28
+    for run in stored["runs"]:
+        search = study.SEARCHES.get(run["search"])
+        assert run["at"][-1] == (search or study.Search(225, 0, 0, 0)).steps
+        assert len(run["at"]) == len(run["accuracy"]) == len(run["forbidden"])
+        assert run["forbidden"][-1] == max(run["after 1"])
+        shown = run["search"] in ("trained", "slow") and run["seed"] == 1
+        assert ("patterns" in run) == shown
+
+
+def test_the_check_of_adversary_can_fail():
+    study, stored = study_of("adversary")
+    name, seed = study.CHECKED
+    (own,) = runs_of(stored, search=name, seed=seed)
+    assert study.misfits(stored, own) == []
+    for other in runs_of(stored, seed=seed):
+        if other is not own:
+            assert study.misfits(stored, other), other["search"]
+    for change in ({"reader": own["reader"] + 0.11}, {"after 1": [0.2] * 4}):
+        assert study.misfits(stored, own | change)
+    assert "0 runs" in study.misfits(stored | {"runs": []}, own)[0]
+
+
+def test_what_the_adversary_must_not_do_is_the_induction_score():
+    study, _ = study_of("adversary")
+    weights = torch.rand(32, 4, 32, 32).masked_fill(~study.MASK, 0)
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    expected = study.induction(weights, study.TEST, mask=study.MASK)
+    found = study.after_copy(weights, study.TEST, 1)
+    assert (found - expected.mean(dim=0)).abs().max() < 0.01  # one mean, or two
+    nowhere = torch.eye(32).expand(32, 4, 32, 32)
+    assert study.after_copy(nowhere, study.TEST, 1).max() < 0.1
+    slow = study.SEARCHES["slow"]
+    assert [round(slow.strength(step)) for step in (0, 600, 1200, 3000)] == [
+        3,
+        17,
+        100,
+        100,
+    ]
+    assert study.SEARCHES["no demand"].strength(100) == 0
 
 
 # --- lesson 08: specialisation ---

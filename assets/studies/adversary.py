@@ -1,0 +1,308 @@
+"""Is an attention pattern the explanation of an answer? Adversaries of eight models.
+
+usage: python assets/studies/adversary.py            every run, into adversary.json
+       python assets/studies/adversary.py --check    one run again: is it as stored?
+
+The models are those of lesson 07: two layers of four heads that continue a repeated
+sequence. An adversary goes on training from such a model. It must still give the right
+answers, but layer 1 must not attend to what followed an earlier copy of the query's
+token. Two searches are short, with a fixed strength of this demand. In the slow one the
+strength grows from 3 to 100 during 1,200 of 3,000 steps. As a control, two models train
+as long without the demand. About ten minutes on one core.
+"""
+
+import platform
+import sys
+import time
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from studies import command_line  # noqa: E402
+
+from utils.attention import causal_mask  # noqa: E402
+from utils.data import repeated_tokens  # noqa: E402
+from utils.heads import induction  # noqa: E402
+from utils.models import CausalLM  # noqa: E402
+from utils.positions import Rotary  # noqa: E402
+from utils.recording import record_attention  # noqa: E402
+from utils.training import cross_entropy, train_many  # noqa: E402
+
+STORED = Path(__file__).with_suffix(".json")
+WORDS, LENGTH = 32, 32
+SEEDS = list(range(8))
+TRAINING = {"steps": 225, "learning_rate": 8e-3}
+VOCABULARY = (
+    "the a cat dog mat hat sat ran on by and but it he she was tired slept ate saw "
+    "big old red blue in at fish bird tree house man boy"
+).split()
+TEXT = "the cat sat on the mat and slept".split() * 2  # whose patterns are stored
+MARGIN = 0.1  # of an accuracy: another CPU rounds otherwise, training makes more of it
+
+
+@dataclass(frozen=True)
+class Search:
+    """How an adversary is trained: the strength grows to `last` until step `until`."""
+
+    steps: int
+    learning_rate: float
+    first: float
+    last: float
+    until: int = 1
+    seeds: range = range(8)
+
+    def strength(self, step: int) -> float:
+        if not self.first:
+            return 0.0
+        return self.first * (self.last / self.first) ** min(1.0, step / self.until)
+
+
+SEARCHES = {
+    "strength 3, 150 steps": Search(150, 0.012, 3, 3),
+    "strength 10, 60 steps": Search(60, 0.012, 10, 10),
+    "slow": Search(3000, 4e-3, 3, 100, until=1200),
+    "no demand": Search(3000, 4e-3, 0, 0, seeds=range(2)),
+}
+CHECKED = ("slow", 1)  # --check repeats this run
+
+
+def sequences(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    """Return random sequences that repeat after 5 to 14 tokens, and the next tokens."""
+    return repeated_tokens(generator, count, LENGTH, WORDS, periods=(5, 14))
+
+
+def make_batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return sequences(generator, 16)
+
+
+TEST, ANSWERS = sequences(torch.Generator().manual_seed(10_000), 32)
+FIT, FIT_ANSWERS = sequences(torch.Generator().manual_seed(20_000), 256)
+MASK = causal_mask(LENGTH)
+
+
+def make_model() -> CausalLM:
+    """Return an untrained model of lesson 07, in double precision."""
+    options = {"position": Rotary(16), "mlp_dim": 0, "embedding_std": None}
+    return CausalLM(WORDS, 64, 4, 2, **options).double()
+
+
+# --- the adversary ---
+
+
+class Adversary(nn.Module):
+    """A copy of a model that also says how much layer 1 does what it must not do."""
+
+    def __init__(self, model: CausalLM):
+        super().__init__()
+        self.model = deepcopy(model)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits, and the mean weight on what followed an earlier copy."""
+        x = self.model.embedding(ids)
+        for block in self.model.blocks:  # each is attention alone, without an MLP
+            y = block.attention_norm(x)
+            y, weights = block.attention(y, mask=MASK, need_weights=True)
+            x = x + y
+        logits = self.model.head(self.model.norm(x))
+        return logits, induction(weights, ids, mask=MASK).nanmean()
+
+
+class GrowingLoss:
+    """The loss of a search; it counts its calls, because the strength grows."""
+
+    def __init__(self, search: Search):
+        self.search, self.step = search, 0
+
+    def __call__(self, outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+        logits, forbidden = outputs
+        strength = self.search.strength(self.step)
+        self.step += 1
+        return cross_entropy(logits, targets) + strength * forbidden
+
+
+def adversaries(models: list, search: Search, seeds) -> tuple[list, list]:
+    """Return the adversaries of some models, and what `look` saw on the way."""
+    ready = iter(models)
+    found, histories = train_many(
+        lambda: Adversary(next(ready)),  # called once for each seed, in order
+        make_batch,
+        search.steps,
+        [50 + seed for seed in seeds],
+        learning_rate=search.learning_rate,
+        warmup=min(50, search.steps // 3),
+        loss=GrowingLoss(search),
+        evaluate=lambda adversary: look(adversary.model),
+        every=250,
+        progress=False,
+    )
+    return [each.model for each in found], [each.evaluations for each in histories]
+
+
+# --- what is measured ---
+
+
+def accuracy(model: CausalLM) -> float:
+    """Return how often the most likely next token is right, where it can be known."""
+    with torch.no_grad():
+        right = model(TEST).argmax(dim=-1) == ANSWERS
+    return right[ANSWERS >= 0].double().mean().item()
+
+
+def layer_1(model: CausalLM, ids: Tensor) -> Tensor:
+    """Return the weights of layer 1, (texts, heads, queries, keys)."""
+    return record_attention(model, ids)[1]
+
+
+def after_copy(weights: Tensor, ids: Tensor, places: int) -> Tensor:
+    """Return each head's weight on the keys `places` after earlier copies: (heads,).
+
+    With one place it is the induction score.
+    """
+    copies = (ids[:, :, None] == ids[:, None]).tril(-1)  # (texts, queries, keys)
+    marks = F.pad(copies, (places, -places)) & MASK
+    found = (weights * marks[:, None]).sum(dim=-1)  # (texts, heads, queries)
+    return found.transpose(1, 2)[marks.any(dim=-1)].mean(dim=0)
+
+
+def look(model: CausalLM) -> tuple[float, float]:
+    """Return the accuracy, and the largest weight of a head on what it must not see."""
+    return accuracy(model), after_copy(layer_1(model, TEST), TEST, 1).max().item()
+
+
+def handed_over(weights: Tensor, ids: Tensor, back: int) -> Tensor:
+    """Return how much of each word each head attends to: (texts, queries, heads * 32).
+
+    back: 0 for the words of the keys, 1 for the words just before them.
+    """
+    words = F.one_hot(ids, WORDS).double()
+    words = F.pad(words, (0, 0, back, -back))[:, None]  # (texts, 1, keys, words)
+    return (weights @ words).transpose(1, 2).flatten(2)
+
+
+def reader(model: CausalLM, back: int = 0) -> float:
+    """Return the accuracy of a linear model that is given these patterns alone."""
+    asked = FIT_ANSWERS >= 0
+    given = handed_over(layer_1(model, FIT), FIT, back)[asked]
+    wanted = F.one_hot(FIT_ANSWERS[asked], WORDS).double()
+    ridge = torch.eye(given.shape[1])
+    solution = torch.linalg.solve(given.mT @ given + ridge, given.mT @ wanted)
+    given = handed_over(layer_1(model, TEST), TEST, back)
+    right = (given @ solution).argmax(dim=-1) == ANSWERS
+    return right[ANSWERS >= 0].double().mean().item()
+
+
+def elsewhere(one: CausalLM, other: CausalLM) -> float:
+    """Return the share of its weight that layer 1, its heads averaged, moved."""
+    there, here = (layer_1(m, TEST).mean(dim=1)[ANSWERS >= 0] for m in (one, other))
+    return (there - here).abs().sum(dim=-1).mean().item() / 2
+
+
+def patterns(model: CausalLM) -> list:
+    """Return the weights of layer 1 for TEXT, in hundredths: (heads, queries, keys)."""
+    ids = torch.tensor([[VOCABULARY.index(word) for word in TEXT]])
+    return (100 * layer_1(model, ids)[0]).round().int().tolist()
+
+
+def run(search: str, seed: int, model, original, evaluations: list) -> dict:
+    """Return what is stored of one adversary, or of one model as it was trained."""
+    weights = layer_1(model, TEST)
+    at, seen = zip(*evaluations)
+    right, forbidden = zip(*seen)
+    stored = {
+        "search": search,
+        "seed": seed,
+        "at": at,
+        "accuracy": rounded(right),
+        "forbidden": rounded(forbidden),
+        "after 1": rounded(after_copy(weights, TEST, 1).tolist()),
+        "after 2": rounded(after_copy(weights, TEST, 2).tolist()),
+        "reader": round(reader(model), 4),
+        "reader of the word before": round(reader(model, back=1), 4),
+        "elsewhere": round(elsewhere(original, model), 4),
+    }
+    if seed == 1 and search in ("trained", "slow"):
+        stored["patterns"] = patterns(model)
+    return stored
+
+
+def rounded(numbers) -> list[float]:
+    return [round(number, 4) for number in numbers]
+
+
+# --- all of it ---
+
+
+def trained(seeds) -> list[CausalLM]:
+    """Return the models of lesson 07."""
+    how = {**TRAINING, "progress": False}
+    return train_many(make_model, make_batch, how.pop("steps"), seeds, **how)[0]
+
+
+def study() -> dict:
+    """Run everything; return what is stored."""
+    start = time.process_time()
+    models = trained(SEEDS)
+    steps = TRAINING["steps"]
+    runs = [
+        run("trained", seed, model, model, [(steps, look(model))])
+        for seed, model in zip(SEEDS, models)
+    ]
+    for name, search in SEARCHES.items():
+        found = adversaries([models[s] for s in search.seeds], search, search.seeds)
+        for seed, adversary, evaluations in zip(search.seeds, *found):
+            runs.append(run(name, seed, adversary, models[seed], evaluations))
+        print(f"{name}: {time.process_time() - start:.0f} s so far", flush=True)
+    pairs = [(a, b) for a in SEEDS for b in SEEDS[:a]]
+    return {
+        "study": "is an attention pattern the explanation of an answer?",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "training": TRAINING,
+        "two seeds": rounded(elsewhere(models[a], models[b]) for a, b in pairs),
+        "runs": runs,
+    }
+
+
+def again() -> dict:
+    """Repeat the checked run, alone."""
+    name, seed = CHECKED
+    (model,) = trained([seed])
+    (adversary,), (evaluations,) = adversaries([model], SEARCHES[name], [seed])
+    return run(name, seed, adversary, model, evaluations)
+
+
+def misfits(stored: dict, found: dict) -> list[str]:
+    """Return what of a repeated run is not as stored, in words."""
+    name, seed = CHECKED
+    same = [r for r in stored["runs"] if (r["search"], r["seed"]) == (name, seed)]
+    if len(same) != 1:
+        return [f"{len(same)} runs of {CHECKED} are stored, not 1."]
+    values = {
+        "accuracy": lambda run: run["accuracy"][-1],
+        "forbidden": lambda run: max(run["after 1"]),
+        "reader": lambda run: run["reader"],
+        "elsewhere": lambda run: run["elsewhere"],
+    }
+    said = []
+    for what, value in values.items():
+        expected, is_now = value(same[0]), value(found)
+        if abs(is_now - expected) > MARGIN:
+            said.append(f"{what} {is_now:.3f}; stored {expected:.3f} ± {MARGIN}.")
+    return said
+
+
+def main(arguments: list[str]) -> int:
+    torch.set_num_threads(1)
+    return command_line(
+        arguments, STORED, __doc__, study, lambda stored: misfits(stored, again())
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
