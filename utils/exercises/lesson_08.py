@@ -162,6 +162,20 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
         lambda *sizes: right(*sizes, to=others[0]),
         lambda *sizes: right(*sizes, to=others[1]),
     )
+    for other in others:  # beside the right table
+        exercise.wrong(
+            "writes into two tables",
+            f"The token arrives in the table of the {written}, and in another table, "
+            "too: each of the tables must keep what it held.",
+            lambda head, *sizes, other=other: right(
+                lambda q, k, v: right(
+                    lambda q2, k2, v2: head(q, k, torch.maximum(v, v2)),
+                    *sizes,
+                    to=other,
+                ),
+                *sizes,
+            ),
+        )
     for beside in (0, 1):  # instead of what is asked for, or beside it
         exercise.wrong(
             "hands over everything",
