@@ -1,11 +1,14 @@
 """What do heads specialise in? Four kinds of models, sixteen seeds each, every head.
 
+Beside them three contrasts, eight seeds each: rotary positions instead of a learned
+table, and one layer in which the queries are smeared, or the values, but not the keys.
+
 usage: python assets/studies/specialisation.py [FOLDER]    all into specialisation.json
        python assets/studies/specialisation.py --check     one run again: as stored?
 
 All models read random tokens that start again after a while, and learn to continue
 them. In FOLDER trained models are kept, so that a study that was interrupted goes on.
-The whole study takes about fifteen minutes on one core; lesson 08 plots what is stored.
+The whole study takes about half an hour on one core; lesson 08 plots what is stored.
 """
 
 import json
@@ -39,12 +42,13 @@ from utils.heads import (  # noqa: E402
 )
 from utils.interventions import ablate, head_importance  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
-from utils.positions import Learned  # noqa: E402
+from utils.positions import Learned, Rotary  # noqa: E402
 from utils.training import cross_entropy, train  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 SEEDS = list(range(16))
 FURTHER = list(range(16, 32))  # of two layers; only who plays which role
+FEW = list(range(8))  # of each contrast
 VOCAB, LENGTH, DIM, HEADS = 64, 64, 64, 4
 PERIODS, FIXED = (8, 31), (20, 20)  # trained on
 TESTED = (4, 6, 8, 12, 16, 20, 24, 28, 31, 32, 36, 40, 44)  # periods in the tests
@@ -66,6 +70,12 @@ CHECKED = ("smeared", 0)  # --check repeats this run
 MARGIN, LATER = 0.05, 40  # another CPU rounds otherwise, and training makes more of it
 
 
+def smear(x: Tensor, share: Tensor) -> Tensor:
+    """Return x (..., length, features), each position mixed with the one before it."""
+    before = F.pad(x, (0, 0, 1, 0))[..., :-1, :]
+    return (1 - share.sigmoid()) * x + share.sigmoid() * before
+
+
 class Smeared(Learned):
     """Each head's key is mixed with the key before it, in a share that is learned.
 
@@ -77,9 +87,26 @@ class Smeared(Learned):
         self.share = nn.Parameter(torch.zeros(num_heads, 1, 1))
 
     def rotate(self, query, key, offset=0):
-        before = F.pad(key, (0, 0, 1, 0))[..., :-1, :]  # each position has its left one
-        share = self.share.sigmoid()
-        return query, (1 - share) * key + share * before
+        return query, smear(key, self.share)
+
+
+class SmearedQueries(Smeared):
+    """The same for the queries instead of the keys."""
+
+    def rotate(self, query, key, offset=0):
+        return smear(query, self.share), key
+
+
+class SmearedValues(nn.Module):
+    """The same for the values, (batch, length, embed_dim), after their projection."""
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.share = nn.Parameter(torch.zeros(num_heads, 1, 1))
+
+    def forward(self, value):
+        heads = value.unflatten(-1, (len(self.share), -1)).transpose(1, 2)
+        return smear(heads, self.share).transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)
@@ -89,11 +116,16 @@ class Kind:
     layers: int
     periods: tuple[int, int]
     position: Callable = lambda: Learned(LENGTH, DIM)
+    smeared_values: bool = False
 
     def make(self) -> CausalLM:
         """Return a new model: attention only, words drawn as in GPT-2."""
         position = self.position()
-        return CausalLM(VOCAB, DIM, HEADS, self.layers, position=position, mlp_dim=0)
+        model = CausalLM(VOCAB, DIM, HEADS, self.layers, position=position, mlp_dim=0)
+        for block in model.blocks if self.smeared_values else ():
+            smeared = block.attention.value_proj, SmearedValues(HEADS)
+            block.attention.value_proj = nn.Sequential(*smeared)
+        return model
 
     def batch(self, generator) -> tuple[Tensor, Tensor]:
         return draw(generator, SETTINGS["batch"], self.periods)
@@ -104,6 +136,11 @@ KINDS = {
     "one layer": Kind(1, PERIODS),
     "smeared": Kind(1, PERIODS, lambda: Smeared(LENGTH, DIM, HEADS)),
     "fixed": Kind(1, FIXED),
+}
+CONTRASTS = {
+    "rotary": Kind(2, PERIODS, lambda: Rotary(DIM // HEADS)),
+    "smeared queries": Kind(1, PERIODS, lambda: SmearedQueries(LENGTH, DIM, HEADS)),
+    "smeared values": Kind(1, PERIODS, smeared_values=True),
 }
 
 
@@ -147,14 +184,15 @@ def trained(kind: Kind, seed: int) -> tuple[CausalLM, list]:
 
 def kept(folder: Path | None, name: str, seed: int) -> tuple[CausalLM, list]:
     """Return what `trained` returns, trained only if it is not in the folder."""
+    kind = (KINDS | CONTRASTS)[name]
     if folder is None:
-        return trained(KINDS[name], seed)
+        return trained(kind, seed)
     file = folder / f"{name.replace(' ', '_')}_{seed}.pt"
     if not file.exists():
-        model, curve = trained(KINDS[name], seed)
+        model, curve = trained(kind, seed)
         torch.save((model.state_dict(), curve), file)
     state, curve = torch.load(file)
-    model = KINDS[name].make()
+    model = kind.make()
     model.load_state_dict(state)
     return model.eval(), curve
 
@@ -461,6 +499,25 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
     return found
 
 
+def contrasted(name: str, seed: int, model, curve: list) -> dict:
+    """Return what is stored of a contrast: accuracies, and roles by position."""
+    texts = unseen(PERIODS)
+    names = [name for name in METRICS if name.startswith(("previous", "induction"))]
+    return {
+        "kind": name,
+        "seed": seed,
+        "steps": SETTINGS["steps"],
+        "learning_rate": SETTINGS["learning_rate"],
+        "jump": jump(curve),
+        "accuracy": {
+            "as trained": round(accuracy(model, texts), 4),
+            "moved": round(accuracy(model, moved(SETTINGS["rows"])), 4),
+            **{str(p): round(accuracy(model, unseen((p, p))), 4) for p in TESTED},
+        },
+        "scores": {name: by_head(model, texts[0], METRICS[name]) for name in names},
+    }
+
+
 def stripe(period: int) -> Callable:
     """Return the usual induction score: the weight on the key period - 1 back.
 
@@ -476,6 +533,11 @@ def study(folder: Path | None) -> dict:
         for seed in SEEDS:
             print(name, seed, flush=True)
             runs.append(measured(name, seed, *kept(folder, name, seed)))
+    contrasts = [
+        contrasted(name, seed, *kept(folder, name, seed))
+        for name in CONTRASTS
+        for seed in FEW
+    ]
     further = [cast(seed, kept(folder, "two layers", seed)[0]) for seed in FURTHER]
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     versions["machine"] = platform.machine()
@@ -487,6 +549,7 @@ def study(folder: Path | None) -> dict:
         "seeds": SEEDS,
         "even": even_scores(),
         "further": further,
+        "contrasts": contrasts,
         "runs": runs,
     }
 

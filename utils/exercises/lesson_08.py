@@ -135,8 +135,9 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
     for lead in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0):
         exercise.wrong(
             "not sharp",
-            "The right key wins by too little, and softmax makes a mixture of it: "
-            "scale the queries, by 20 for example. There may be 65 keys.",
+            "The score of the right key is too close to the others, so the softmax "
+            "mixes the keys: multiply the queries, by 20 for example. There may be 65 "
+            "keys.",
             lambda *sizes, lead=lead: right(*sizes, lead=lead),
         )
     exercise.wrong(
@@ -146,13 +147,14 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
     )
     exercise.wrong(
         "writes nothing",
-        "It reads the right key and says nothing: the value matrix is empty, or takes "
-        "features that are.",
+        "It attends to the right key and writes nothing: the value matrix is empty, or "
+        "takes features that are.",
         lambda *sizes: right(*sizes, write=0.0),
     )
     exercise.wrong(
         "writes too loud",
-        "The token arrives many times as large: strength belongs to the query.",
+        "The token arrives many times as large: the factor belongs to the query, not "
+        "to the value.",
         lambda *sizes: right(*sizes, write=20.0),
     )
     exercise.wrong(
@@ -162,11 +164,25 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
         lambda *sizes: right(*sizes, to=others[0]),
         lambda *sizes: right(*sizes, to=others[1]),
     )
+    for other in others:  # beside the right table
+        exercise.wrong(
+            "writes into two tables",
+            f"The token arrives in the table of the {written}, and in another table, "
+            "too: each of the tables must keep what it held.",
+            lambda head, *sizes, other=other: right(
+                lambda q, k, v: right(
+                    lambda q2, k2, v2: head(q, k, torch.maximum(v, v2)),
+                    *sizes,
+                    to=other,
+                ),
+                *sizes,
+            ),
+        )
     for beside in (0, 1):  # instead of what is asked for, or beside it
         exercise.wrong(
             "hands over everything",
-            "The value matrix hands over every feature, into its own place; it must "
-            f"take the token and write it into the features of the {written}.",
+            "The value matrix copies every feature into its own column; it must take "
+            f"the token and write it into the features of the {written}.",
             lambda head, *sizes, beside=beside: right(
                 lambda q, k, v: head(q, k, beside * v + torch.eye(len(v))), *sizes
             ),
@@ -223,30 +239,31 @@ previous.wrong(
 
 induction.wrong(
     "says its own token",
-    "It says the token that it stands on: it finds itself and its earlier copies (a "
-    "duplicate-token head), or reads the right key and says that key's PREVIOUS token. "
-    "My token must meet the previous token of a key, whose own token is the guess.",
+    "It predicts the current token: it finds itself and its earlier copies (a "
+    "duplicate-token head), or attends to the right key and copies that key's PREVIOUS "
+    "token. The current token must meet the previous token of a key, whose own token "
+    "is the prediction.",
     lambda *sizes: induction_head(*sizes, hold="token"),
     lambda *sizes: induction_head(*sizes, ask="previous"),
     lambda *sizes: induction_head(*sizes, say="previous"),
 )
 induction.wrong(
     "says the token before",
-    "It says the token before mine: query and key are swapped, perhaps. My token must "
-    "meet the previous token of a key.",
+    "It predicts the token before the current one: query and key are exchanged, "
+    "perhaps. The current token must meet the previous token of a key.",
     lambda *sizes: induction_head(*sizes, ask="previous", hold="token"),
     lambda *sizes: previous_head(*sizes, to="guess"),
 )
 induction.wrong(
     "a fixed number back",
-    "It looks a fixed number of places back: right for one period, and for no other. "
-    "Compare tokens.",
+    "It attends a fixed number of positions back: this is right for one period and its "
+    "divisors only. Compare tokens.",
     lambda *sizes: previous_head(*sizes, back=2, to="guess"),
 )
 induction.wrong(
     "query and key never meet",
-    "Every key gets the same score, so that all are read alike: my token and the "
-    "previous token of a key must be written into the same features.",
+    "Every key gets the same score, so all get the same weight: the current token of a "
+    "query and the previous token of a key must be written into the same features.",
     lambda *sizes: induction_head(*sizes, lead=0.0),
 )
 both_heads(induction, "guess", others=("token", "previous"))
@@ -439,15 +456,15 @@ impostor.wrong(
 )
 impostor.wrong(
     "refuses real ones",
-    "It refuses real ones. Queries whose token never stood before have nothing to "
-    "find: leave them out of the mean. Rows are queries, columns are keys.",
+    "It refuses induction heads. Queries whose token did not occur before have nothing "
+    "to find: leave them out of the mean. Rows are queries, columns are keys.",
     lambda head: False,
 )
 impostor.wrong(
     "refuses a bare majority",
     "It refuses a head with just more than half of its weight on what followed. Is the "
-    "limit too high? Or does the mean include queries whose token never stood before? "
-    "They have nothing to find: leave them out.",
+    "limit too high? Or does the mean include queries whose token did not occur "
+    "before? They have nothing to find: leave them out.",
     *(_asks(more_than=limit) for limit in (0.55, 0.7, 0.95)),
     _asks(share=lambda head, ids: (head(ids) * _matches(ids)).sum(-1)),
 )
@@ -459,8 +476,9 @@ impostor.wrong(
 for period in (2, 3, 7, 10, 20, 30, 58):  # others pass the same heads as one of these
     impostor.wrong(
         "one period is enough",
-        "At one period a head that looks a fixed number back cannot be told from a "
-        "real one: ask at several, and for a high score at every one of them.",
+        "At one period, a head that attends a fixed number of positions back has the "
+        "same score as an induction head: test several periods (a piece that returns "
+        "once is one period, too), and ask for a high score at every one of them.",
         _asks([period]),
         _asks([period], text=_counting),
         _asks([period, 11, 13], over=torch.max),
@@ -481,8 +499,8 @@ impostor.wrong(
 )
 impostor.wrong(
     "tokens in order",
-    "In your texts what followed a token is its number + 1, and a head that looks for "
-    "that number passes: draw the tokens at random.",
+    "In your sequences, what followed a token is its number + 1, and a head that looks "
+    "for that number passes: draw the tokens at random.",
     _asks(text=_counting),
 )
 impostor.wrong(
@@ -506,8 +524,8 @@ impostor.wrong(
 )
 impostor.wrong(
     "the copy itself",
-    "That is the place of the earlier copy itself; an induction head reads the place "
-    "AFTER it.",
+    "That is the position of the earlier copy itself; an induction head attends to the "
+    "position AFTER it.",
     _asks(share=partial(_share, marks=_same)),
 )
 impostor.wrong(
@@ -728,7 +746,7 @@ importance.wrong(
 )
 importance.wrong(
     "gates not at 1",
-    "The gradient is asked for at gates of 1, where all heads speak as in the model.",
+    "The gradient is asked for at gates of 1, where all heads work as in the model.",
     lambda *given: _slopes(*given, at=0.0).abs().mean(0),
     lambda *given: _slopes(*given, at=0.5).abs().mean(0),
 )

@@ -357,6 +357,40 @@ def test_every_run_of_specialisation_is_stored_once():
     assert all(run["accuracy"] > 0.99 for run in stored["further"])
 
 
+def test_every_contrast_of_specialisation_is_stored_once():
+    study, stored = study_of("specialisation")
+    found = [(run["kind"], run["seed"]) for run in stored["contrasts"]]
+    assert found == [(kind, seed) for kind in study.CONTRASTS for seed in study.FEW]
+    how = {(run["steps"], run["learning_rate"]) for run in stored["contrasts"]}
+    assert how == {(800, 3e-3)}
+    shares = [run["accuracy"]["as trained"] for run in stored["contrasts"]]
+    assert len({str(run["scores"]) for run in stored["contrasts"]}) == len(found) == 24
+    assert min(shares[:8]) > 0.99 and max(shares[8:]) < 0.2
+
+
+@pytest.mark.parametrize("part", ["keys", "queries", "values"])
+def test_what_is_smeared_and_what_is_not(part):
+    study, _ = study_of("specialisation")
+    kind = (study.KINDS | study.CONTRASTS)[f"smeared {part}".replace(" keys", "")]
+    torch.manual_seed(0)
+    model, x = kind.make().eval(), torch.randn(1, 5, study.DIM)
+    layer, moved = model.blocks[0].attention, x.clone()
+    moved[:, 1] += 1  # position 1: seen at 1, and at 2 if it is smeared
+    seen = {}
+    for name, each in (("before", x), ("after", moved)):
+        query, key = (
+            proj(each).unflatten(-1, (study.HEADS, -1)).transpose(1, 2)
+            for proj in (layer.query_proj, layer.key_proj)
+        )
+        query, key = layer.position.rotate(query, key)
+        seen[name] = {"queries": query, "keys": key, "values": layer.value_proj(each)}
+    for name, after in seen["after"].items():
+        change = (after - seen["before"][name]).abs()
+        change = change.transpose(1, 2).flatten(2) if after.dim() == 4 else change
+        places = (change.sum(-1) > 1e-4)[0].nonzero().flatten().tolist()
+        assert places == ([1, 2] if name == part else [1])
+
+
 def test_paths_are_hidden_in_the_model_as_it_is():
     study, _ = study_of("specialisation")
     torch.manual_seed(0)

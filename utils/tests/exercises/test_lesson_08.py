@@ -14,9 +14,14 @@ NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 
 
 def cell_with(words: str) -> str:
-    (path,) = NOTEBOOKS.rglob("08_head_specialisation.ipynb")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    (found,) = ["".join(c["source"]) for c in cells if words in "".join(c["source"])]
+    """Return the cell of the core or of the deeper notebook with these words."""
+    pages = NOTEBOOKS.rglob("08_head_specialisation.ipynb")
+    cells = [
+        "".join(cell["source"])
+        for page in pages
+        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]
+    ]
+    (found,) = [source for source in cells if words in source]
     return found
 
 
@@ -41,6 +46,22 @@ def test_what_an_answer_makes_of_the_text_does_not_matter_to_the_page():
     scores = (x @ query.float()) @ (x @ key.float()).mT
     assert scores[1:].argmax(-1).tolist() == [0, 1, 2, 3]
     assert value[:3, 8:11].equal(torch.eye(3).long())
+
+
+@pytest.mark.parametrize(("name", "table"), [("8.1", "guess"), ("8.2", "previous")])
+def test_a_token_that_is_written_into_two_tables_is_named(name, table):
+    def twice(head, vocab, length):
+        other = slice(2 * vocab + length, None)
+        if table == "previous":
+            other = slice(vocab + length, 2 * vocab + length)
+
+        def also(query, key, value):
+            value[:vocab, other] = torch.eye(vocab)
+            return head(query, key, value)
+
+        return EXERCISES[name].reference(also, vocab, length)
+
+    assert grade(EXERCISES[name], twice).mistake == "writes into two tables"
 
 
 def text(period, length=60, first=0):
