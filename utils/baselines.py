@@ -244,6 +244,48 @@ def bootstrap(
     return means.nanquantile(torch.tensor([0.025, 0.975]).to(values), dim=0)
 
 
+def sign_flip(
+    values: Tensor, group: Tensor, groups: int, *, seed: int = 0, draws: int = 10_000
+) -> float:
+    """Return the two-sided p-value of "these differences have the mean 0".
+
+    values (rows,): differences of two numbers; group (rows,): to which of the `groups`,
+    e.g. sentences, a row belongs. If nothing tells the two numbers apart, a group could
+    as well have the opposite sign. So each draw gives every group a random sign, with
+    all its rows, and p is the share of draws whose sum is as far from 0 as the sum that
+    was found. It is at least 1 / (draws + 1).
+    Source: Good 2005, "Permutation, Parametric and Bootstrap Tests", section 3.2.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sums = torch.zeros(groups, dtype=torch.double)
+    sums = sums.index_add(0, group, values.double())
+    sums = sums[sums != 0]
+    signs = torch.randint(2, (draws, len(sums)), generator=generator) * 2 - 1
+    as_far = (signs.double() @ sums).abs() >= sums.sum().abs() - 1e-9
+    return (as_far.sum().item() + 1) / (draws + 1)
+
+
+def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Return which of several null hypotheses are rejected, by Holm's correction.
+
+    The probability that one or more true ones are rejected is at most `level`, whatever
+    the number of hypotheses, and however they depend on each other. The smallest of n
+    p-values is compared with level / n, the next with level / (n - 1), and so on; after
+    the first one that is too large no other is rejected.
+    Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
+
+    >>> holm([0.04, 0.01, 0.03])
+    [False, True, False]
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    rejected = [False] * len(p_values)
+    for rank, i in enumerate(order):
+        if p_values[i] > level / (len(p_values) - rank):
+            break
+        rejected[i] = True
+    return rejected
+
+
 def _best(scores: Tensor) -> int:
     """Return the choice with the highest mean of scores (batch, choices)."""
     return int(scores.nanmean(0).nan_to_num(-torch.inf).argmax())

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from studies import as_json  # noqa: E402
 
 from utils import pretrained  # noqa: E402
-from utils.baselines import entropy_matched_copy, untrained_copy  # noqa: E402
+from utils.baselines import entropy_matched_copy, sign_flip, untrained_copy  # noqa: E402
 from utils.encoder import Encoder  # noqa: E402
 from utils.heads import normalised_entropy, record_attention  # noqa: E402
 from utils.masks import padding_mask  # noqa: E402
@@ -44,6 +44,8 @@ from utils.syntax import (  # noqa: E402
     arcs_of,
     as_good,
     held_out,
+    hits,
+    offsets,
     permuted,
     read_words,
     word_pieces,
@@ -229,10 +231,19 @@ def reachable(arcs: Arcs) -> float:
     return len(words) / len(arcs.word)
 
 
+def p_value(finding: Finding, reading: Reading, arcs: Arcs) -> float:
+    """Return the p-value of the difference of a head and its offset."""
+    head = hits(reading, arcs)[:, reading.names.index(finding.head)]
+    offset = offsets(arcs) == finding.offset
+    difference = head.double() - offset.double()
+    return sign_flip(difference, arcs.sentence, len(reading.sentences))
+
+
 def row_of(finding: Finding, other: Reading) -> dict:
     """Return what is stored of a finding that is reported on `other`."""
     arcs = arcs_of(other, finding.direction).of(finding.relation)
     return finding._asdict() | {
+        "p": p_value(finding, other, arcs),
         "chance": chance(other, arcs),
         "even": even(other, arcs),
         "reachable": reachable(arcs),

@@ -1,4 +1,4 @@
-"""Exercises of notebook 09: words from pieces, a choice tested, an interval, others."""
+"""Exercises of lesson 09: words from tokens, a choice tested, an interval, others."""
 
 from collections.abc import Callable
 from functools import partial
@@ -63,27 +63,29 @@ def maps(dtype):
         yield {"attention": attention, "word_of": torch.tensor(word_of), "words": words}
 
 
-pieces = Exercise("9.1", "From pieces to words", word_map, maps, gradients=False)
+pieces = Exercise(
+    "9.1", "From subword tokens to words", word_map, maps, gradients=False
+)
 
 pieces.wrong(
     "the mean of what is read",
-    "Weight on any piece is weight on the word: sum, or long words seem unread.",
+    "The weight on any token of a word is weight on the word: take the sum.",
     lambda *given: _mapped(*given, "mean", "mean"),
 )
 pieces.wrong(
     "the sum of what reads",
-    "A word reads once, not once per piece: take the mean, or rows sum to more than 1.",
+    "As a query, a word takes the mean over its tokens, or rows sum to more than 1.",
     lambda *given: _mapped(*given, "sum", "sum"),
 )
 pieces.wrong(
     "mean and sum exchanged",
-    "The mean belongs to the pieces that read (rows), the sum to those that are read.",
+    "The mean belongs to the queries (rows), the sum to the keys (columns).",
     lambda *given: _mapped(*given, "sum", "mean"),
 )
 for one in ("first", "last"):
     pieces.wrong(
         "one piece for the word",
-        "All pieces of a word read, and all are read; here one stands for the word.",
+        "All tokens of a word count, as query and as key; here one stands for it.",
         lambda *given, one=one: _mapped(*given, one, "sum"),
         lambda *given, one=one: _mapped(*given, one, one),
         lambda *given, one=one: _mapped(*given, "mean", one),
@@ -124,7 +126,7 @@ pieces.wrong(
 )
 pieces.wrong(
     "words without pieces left out",
-    "A word without pieces keeps its place in the map, with zeros.",
+    "A word without tokens keeps its place in the map, with zeros.",
     lambda a, word_of, words: word_map(a, word_of, int(word_of.max()) + 1),
 )
 
@@ -132,7 +134,7 @@ pieces.wrong(
 pieces.wrong(
     "shared out anew",
     "What is missing to 1 went to [CLS] and [SEP]: leave it missing, or a head that "
-    "reads them alone would look as busy as any.",
+    "attends to them alone would look like any other.",
     lambda *given: F.normalize(word_map(*given), p=1, dim=-1),
     lambda attention, word_of, words: word_map(
         F.normalize(attention * (word_of >= 0), p=1, dim=-1), word_of, words
@@ -140,22 +142,39 @@ pieces.wrong(
 )
 pieces.wrong(
     "rows and columns exchanged",
-    "Rows are the words that read, columns those that are read.",
+    "Rows are the queries, columns the keys.",
     lambda *given: word_map(*given).mT,
     lambda attention, *words: word_map(attention.mT, *words),
 )
 pieces.wrong(
     "the diagonal removed",
-    "What a word reads in itself stays in the map.",
+    "The weight of a word on itself stays in the map.",
     lambda a, *words: word_map(a, *words) * (1 - torch.eye(words[1], dtype=a.dtype)),
 )
 pieces.wrong(
     "divided by no pieces",
-    "A word without pieces is divided by 0 and becomes NaN; its row is zeros.",
+    "A word without tokens is divided by 0 and becomes NaN; its row is zeros.",
     lambda a, word_of, words: word_map(a, word_of, words).masked_fill(
         ~torch.isin(torch.arange(words), word_of)[:, None], torch.nan
     ),
 )
+
+
+for axes in ((2, 1), (1, 2)):
+
+    @pieces.wrong(
+        "-1 given to index_add",
+        "index_add takes no -1: it does not count from the end. Leave out the tokens "
+        "of no word first, in rows and in columns: attention[:, keep][:, :, keep].",
+    )
+    def _(attention, word_of, words, axes=axes):
+        found = attention
+        for axis in axes:
+            shape = list(found.shape)
+            shape[axis] = words
+            found = found.new_zeros(shape).index_add(axis, word_of, found)
+        return found
+
 
 # --- 9.2: the test that tells an honest report from one that has peeked ---------------
 
@@ -340,6 +359,27 @@ for name, (why, *tables) in DEFICIENT.items():
             _asks((0, hits), (1, hits)),
             _asks((0, hits), (1, lower)),
         )
+
+TIES = {  # pairs of tables in which two heads are equally good on the first
+    ((7, 4), (7, 9), (3, 2)): 0.4,
+    ((7, 4), (7, 2), (3, 9)): 0.4,
+    ((7, 9), (7, 4), (3, 2)): 0.9,
+    ((7, 5), (7, 3)): 0.5,
+    ((1, 0), (1, 1)): 0.0,
+    ((10, 4), (10, 9), (3, 2)): 0.4,
+}
+for hits, number in TIES.items():
+    peeking.wrong(
+        "two heads equally good on the first",
+        "An honest report may choose any of the heads that are equally good on the "
+        "first table, so the right number is not one. Give them different accuracies.",
+        lambda report, hits=hits, number=number: _near(
+            report(*_tables(*zip(*hits))), number
+        ),
+        lambda report, hits=hits, number=number: (
+            honest_test(report) and _near(report(*_tables(*zip(*hits))), number)
+        ),
+    )
 
 SOUND, OTHER = ((7, 2), (6, 9)), ((8, 4), (7, 9))
 for more in ((), ((1, 0), (1, 0))):
@@ -570,7 +610,7 @@ def vectors(dtype):
     yield {"before": before, "after": after, "k": 2}
 
 
-stay = Exercise("9.4", "Who keeps its neighbours?", kept, vectors, gradients=False)
+stay = Exercise("9.4", "Which neighbours stay?", kept, vectors, gradients=False)
 
 
 def _with_itself(x: Tensor) -> Tensor:

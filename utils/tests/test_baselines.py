@@ -1,6 +1,7 @@
 """Baselines are what they claim to be, and tables compare with them fairly."""
 
 import copy
+import itertools
 import math
 from functools import partial
 
@@ -17,7 +18,9 @@ from utils.baselines import (
     bootstrap,
     compare,
     entropy_matched_copy,
+    holm,
     score_table,
+    sign_flip,
     uniform_attention,
     untrained_copy,
 )
@@ -287,6 +290,38 @@ def test_the_interval_is_that_of_the_mean():
     assert row.lift_interval == pytest.approx((1, 1), abs=1e-5)
     row = compare(torch.ones(1), {"x": torch.zeros(1)})  # of one sequence: none
     assert all(math.isnan(x) for x in (*row.interval, *row.lift_interval))
+
+
+def test_holm_is_the_step_down_procedure():
+    """Against its definition: each p-value, times its factor, never below the last."""
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 5, 30):
+        p_values = (torch.rand(count, generator=generator) ** 4 / 3).tolist()
+        order, largest, adjusted = sorted(p_values), 0.0, {}
+        for rank, p in enumerate(order):
+            largest = max(largest, p * (count - rank))
+            adjusted[p] = largest
+        assert holm(p_values) == [adjusted[p] <= 0.05 for p in p_values]
+    assert holm([]) == [] and holm([0.05]) == [True] and holm([0.04, 0.03]) == [0, 0]
+
+
+def test_holm_stops_at_the_first_that_is_too_large():
+    assert holm([0.001, 0.026, 0.026]) == [True, False, False]
+    assert holm([0.001, 0.026, 0.049]) == [True, False, False]
+    assert holm([0.001, 0.02, 0.049]) == [True, True, True]
+
+
+def test_sign_flip_equals_all_signs_and_flips_groups():
+    values = torch.tensor([1.0, 1, 1, -1, 1, 1])
+    signs = torch.tensor(list(itertools.product((-1, 1), repeat=6))).double()
+    exact = ((signs @ values.double()).abs() >= 4).double().mean().item()
+    assert abs(sign_flip(values, torch.arange(6), 6) - exact) < 0.015
+    one = torch.zeros(6, dtype=torch.long)  # all rows in one of three groups
+    assert sign_flip(values, one, 3) == 1.0
+    assert sign_flip(values * 0, one, 3) == 1.0
+    many = torch.ones(40)
+    assert sign_flip(many, torch.arange(40), 40) == 1 / 10_001
+    assert sign_flip(-many, torch.arange(40), 40) == 1 / 10_001
 
 
 def test_bootstrap_draws_groups():

@@ -440,6 +440,11 @@ def test_the_sets_are_those_of_the_script():
         assert all(len(set(gone)) == len(best) for gone in sets), kind
     layers = [name[0] for name in sorted(best)]
     assert all([name[0] for name in sorted(x)] == layers for x in drawn["same layers"])
+    chosen = study.busiest(best, torch.tensor(stored["written"]))
+    assert chosen == {kind: row["gone"] for kind, row in stored["busiest"].items()}
+    assert all(not set(gone) & set(best) for gone in chosen.values())
+    same = chosen["write most, same layers"]
+    assert [name[0] for name in sorted(same)] == layers and len(set(same)) == len(best)
     for gone in drawn["others"] + drawn["others, layers 0-4"]:
         assert not set(gone) & {*best, *stored["resting"]}
     assert all(5 not in study.grouped(gone) for gone in drawn["others, layers 0-4"])
