@@ -5,8 +5,8 @@ usage: python assets/studies/length.py            every run, into length.json
 
 Every model is trained on texts of L tokens and tested on texts of 4 L, in sixteen parts
 of L / 4 positions. `FURTHER` asks whether a finding is one of these settings only: with
-longer training, with other seeds, with other schemes. The whole study takes about forty
-minutes on one core; lesson 05 plots what is stored.
+other steps, rates, seeds and schemes. The whole study takes about fifty minutes on one
+core; lesson 05 plots what is stored.
 """
 
 import copy
@@ -200,6 +200,13 @@ class Further:
     steps: int = STEPS
     learning_rate: float = SETTINGS["learning_rate"]
 
+    @property
+    def other_training(self) -> bool:
+        """Whether steps or learning rate are not those of SETTINGS: they are stored
+        with each run, then."""
+        usual = STEPS, SETTINGS["learning_rate"]
+        return (self.steps, self.learning_rate) != usual
+
 
 OTHER_SCHEMES = VARIANTS | {  # of the further runs
     "rotary, base 4000": lambda length: Rotary(DIM // HEADS, base=4000.0),
@@ -213,6 +220,9 @@ FURTHER = [
     Further("first", ("rotary",), seeds=range(8, 16)),
     Further("3 back", ("learned, small",)),
     Further("first", ("learned, small", "rotary, base 4000", "rotary, base 30000")),
+    # what the longer training changed at once: the learning rate alone, the steps alone
+    Further("3 back", ("ALiBi", "rotary"), learning_rate=1e-2),
+    Further("3 back", ("ALiBi", "rotary"), steps=2000),
 ]
 
 
@@ -280,7 +290,7 @@ def by_part(model: CausalLM, task: Task) -> list[float]:
 def runs_of(task: Task, name: str, scheme: Callable, how: Further | None = None):
     """Yield what is stored of one scheme on one task: all seeds, all tests."""
     seeds, steps, options = SEEDS, STEPS, {}
-    if how is not None:  # what differs from SETTINGS is stored with the run
+    if how is not None:
         seeds, steps = how.seeds, how.steps
         options = {"learning_rate": how.learning_rate}
     models, histories = train_many(
@@ -288,7 +298,7 @@ def runs_of(task: Task, name: str, scheme: Callable, how: Further | None = None)
     )
     for seed, model, history in zip(seeds, models, histories):
         run = {"task": task.name, "scheme": name, "seed": seed}
-        if steps != STEPS:
+        if how is not None and how.other_training:
             run |= {"steps": steps} | options
         run |= {"tested": "as trained"}
         last = sum(history.losses[-50:]) / 50
@@ -368,9 +378,12 @@ def repeated(which: tuple, how: Further | None = None) -> list[float]:
     return by_part(model, task)
 
 
-def misfits(stored: dict, parts: list[float], which=CHECKED, steps=STEPS) -> list[str]:
+def misfits(
+    stored: dict, parts: list[float], which=CHECKED, how: Further | None = None
+) -> list[str]:
     """Return what of a repeated run is not as stored, in words."""
-    said = []
+    said, usual = [], {"steps": STEPS, "learning_rate": SETTINGS["learning_rate"]}
+    trained = usual if how is None else {name: getattr(how, name) for name in usual}
     if json.loads(json.dumps(SETTINGS)) != stored["settings"]:
         said.append("the settings are not those with which the study was stored.")
     task, scheme, _ = which
@@ -378,7 +391,7 @@ def misfits(stored: dict, parts: list[float], which=CHECKED, steps=STEPS) -> lis
         run["parts"]
         for run in stored["runs"]
         if (run["task"], run["scheme"], run["tested"]) == (task, scheme, "as trained")
-        and run.get("steps", STEPS) == steps
+        and all((usual | run)[name] == trained[name] for name in usual)
     ]
     if len(same) != len(SEEDS):
         return [*said, f"{len(same)} runs of {task}, {scheme} are stored."]
@@ -392,8 +405,8 @@ def misfits(stored: dict, parts: list[float], which=CHECKED, steps=STEPS) -> lis
 def both_misfits(stored: dict) -> list[str]:
     """Return what of the two runs that --check repeats is not as stored, in words."""
     said = misfits(stored, repeated(CHECKED))
-    again, steps = repeated(CHECKED_FURTHER, LONGER_TRAINING), LONGER_TRAINING.steps
-    return said + misfits(stored, again, CHECKED_FURTHER, steps)
+    again = repeated(CHECKED_FURTHER, LONGER_TRAINING)
+    return said + misfits(stored, again, CHECKED_FURTHER, LONGER_TRAINING)
 
 
 def main(arguments: list[str]) -> int:

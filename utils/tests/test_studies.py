@@ -87,7 +87,7 @@ def test_every_study_has_its_script_and_the_bytes_that_it_writes():
     ("name", "count", "fields"),
     [
         ("adversary", 34, ["search", "after 1", "after 2"]),
-        ("length", 168, ["task", "scheme", "training_loss", "parts"]),
+        ("length", 200, ["task", "scheme", "training_loss", "parts"]),
         ("language_model", 48, ["variant", "alone"]),
         ("parts", 43, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
@@ -169,20 +169,23 @@ def test_the_check_of_longer_training_can_fail():
     study, stored = study_of("length")
     longer, (task, scheme, seed) = study.LONGER_TRAINING, study.CHECKED_FURTHER
     assert longer.task == task and scheme in longer.schemes and seed in longer.seeds
+    how = {"steps": longer.steps, "learning_rate": longer.learning_rate}
 
     def misfits(**which):
         (run,) = runs_of(stored, task=task, tested="as trained", seed=seed, **which)
-        return study.misfits(stored, run["parts"], study.CHECKED_FURTHER, longer.steps)
+        return study.misfits(stored, run["parts"], study.CHECKED_FURTHER, longer)
 
-    assert misfits(scheme=scheme, steps=longer.steps) == []
+    assert misfits(scheme=scheme, **how) == []
     others = [other for other in longer.schemes if other != scheme]
-    assert all(misfits(scheme=other, steps=longer.steps) for other in others)
+    assert all(misfits(scheme=other, **how) for other in others)
+    for changed in ({"steps": study.STEPS}, {"learning_rate": 0.003}):  # one alone
+        assert misfits(scheme=scheme, **how | changed)
     (short,) = [
         run
         for run in runs_of(stored, task=task, scheme=scheme, seed=seed)
         if "steps" not in run
     ]
-    further = study.CHECKED_FURTHER, longer.steps
+    further = study.CHECKED_FURTHER, longer
     assert study.misfits(stored, short["parts"], *further)
     assert "0 runs" in study.misfits(stored | {"runs": []}, short["parts"], *further)[0]
 
