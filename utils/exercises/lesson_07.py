@@ -48,7 +48,7 @@ def panel_trials(dtype):
     mask = causal_mask(4, 5)
     yield {"scores": scores.where(mask, scores + 9), "mask": mask}
     # hidden, and much larger; far below what is hidden; seen by nobody, and not hidden
-    rows = [[0, 800, 0], [-15000, -15001, 0], [800, 0, 0]]
+    rows = [[0, 800, 0], [-150000, -150001, 0], [800, 0, 0]]
     yield {"scores": torch.tensor([rows], dtype=dtype), "mask": causal_mask(3)}
     rows = [[1, 2, 3], [1000, 1001, 1002], [-1000, -1001, -1002]]  # exp overflows, is 0
     yield {"scores": torch.tensor([rows], dtype=dtype), "mask": causal_mask(3)}
@@ -136,7 +136,7 @@ for small in (0, 1e-9, 1e-8):
             s.exp() / ((s.exp() * m).sum(-1, keepdim=True) + small), m
         ),
     )
-for low in (-100.0, -1e3, -1e4):
+for low in (-100.0, -1e3, -1e4, -2e4, -1e5):
     figure.wrong(
         "hidden by a finite number",
         "A visible score may be lower than the number that hides others: use -inf.",
@@ -192,6 +192,21 @@ def share(marked, visible, least=1):
 def mean(shares, counted):
     """Return the mean over the queries that count, NaN where none does."""
     return shares.where(counted, 0).sum(dim=-1) / counted.sum(dim=-1)
+
+
+def of_all(shares, counted):
+    """Return the mean over the queries of all texts, once for each text."""
+    return mean(shares.flatten(), counted.flatten()).expand(len(shares))
+
+
+def of_each(scores):
+    """Return the mean of the texts' scores, once for each text."""
+    return scores.nanmean().expand(len(scores))
+
+
+def as_if_causal(marked):
+    """Return the share of marked keys if query 0 saw one key, query 1 two, and so on."""
+    return marked.sum(dim=-1) / torch.arange(1, marked.shape[1] + 1)
 
 
 def baseline_trials(dtype):
@@ -278,15 +293,31 @@ even.wrong(
 )
 even.wrong(
     "no mean over the queries",
-    "A sum grows with the sentence: take the mean over the queries that count.",
+    "A sum grows with the text: take the mean over the queries that count.",
     made(lambda marks, mask, seen: share(seen, mask).sum(-1)),
     made(lambda marks, mask, seen: share(seen, mask)),
     made(lambda marks, mask, seen: share(seen, mask, 0)),
 )
 even.wrong(
     "one number for all sentences",
-    "Return one number for each sentence: (batch,).",
+    "Return one number for each text: (batch,).",
     made(lambda m, mask, seen: mean(share(seen, mask).view(-1), seen.any(-1).view(-1))),
+    made(lambda marks, mask, seen: of_all(share(seen, mask), seen.any(-1))),
+    made(lambda marks, mask, seen: of_each(baseline(marks, mask))),
+)
+even.wrong(
+    "a causal mask of its own",
+    "Count the visible keys in `mask`; not every mask is causal.",
+    made(lambda marks, mask, seen: mean(as_if_causal(seen), seen.any(-1))),
+    made(lambda marks, mask, seen: as_if_causal(seen).mean(-1)),
+    made(lambda marks, mask, seen: as_if_causal(seen)[:, 1:].mean(-1)),
+    made(lambda marks, mask, seen: mean(as_if_causal(marks), marks.any(-1))),
+)
+even.wrong(
+    "only the first query does not count",
+    "Ask `marks` and `mask` which queries count: it may be any of them.",
+    made(lambda marks, mask, seen: share(seen, mask)[:, 1:].mean(-1)),
+    made(lambda marks, mask, seen: share(seen, mask, 0)[:, 1:].mean(-1)),
 )
 even.wrong(
     "over the queries",
@@ -315,7 +346,7 @@ def _(marks, mask):
 
 
 def honest_best(found, copies):
-    """Return the head that is best on the first half of the sentences, its mean on the
+    """Return the head that is best on the first half of the texts, its mean on the
     second half, and the share of copies, each with its choice, that reach this mean.
     """
     half = found.shape[-1] // 2
@@ -394,13 +425,13 @@ best.wrong(
 )
 best.wrong(
     "not chosen on the first half",
-    "The first half chooses: sentences that are reported may not choose.",
+    "The first half chooses: texts that are reported may not choose.",
     made(choose=every),
     made(second, first),
 )
 best.wrong(
     "an odd number divided otherwise",
-    "The first half has `sentences // 2`; all others are in the second half.",
+    "The first half has `texts // 2`; all other texts are in the second half.",
     made(lambda s: first(F.pad(s, (0, 1))), lambda s: s[..., (s.shape[-1] + 1) // 2 :]),
     made(measure=lambda scores: scores[..., -(scores.shape[-1] // 2) :]),
 )
@@ -439,7 +470,7 @@ best.wrong(
 )
 best.wrong(
     "one sentence decides",
-    "One sentence in which a head shines says nothing: take means over sentences.",
+    "One text in which a head shines says nothing: take means over texts.",
     made(choose=lambda scores: first(scores).amax(dim=-1, keepdim=True)),
     made(measure=lambda scores: second(scores).amax(dim=-1, keepdim=True)),
 )
