@@ -132,7 +132,7 @@ induction = Exercise(
 def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> None:
     """Note the mistakes that are made in both heads."""
     right = exercise.reference
-    for lead in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0):
+    for lead in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0):
         exercise.wrong(
             "not sharp",
             "The score of the right key is too close to the others, so the softmax "
@@ -225,6 +225,23 @@ previous.wrong(
     "reads two back",
     "Shifted twice: once in the queries and once in the keys, perhaps.",
     lambda *sizes: previous_head(*sizes, back=2),
+)
+
+
+def _all_before(head, vocab, length):
+    def wider(query, key, value):
+        place = slice(vocab, vocab + length)
+        query[place, place] = 20 * torch.ones(length, length).tril(-1)
+        return head(query, key, value)
+
+    return previous_head(wider, vocab, length)
+
+
+previous.wrong(
+    "all earlier positions",
+    "Every position asks for all positions before it: row i of the query matrix must "
+    "ask for position i - 1 alone.",
+    _all_before,
 )
 both_heads(previous, "previous token", others=("token", "guess"))
 previous.wrong(
@@ -326,6 +343,12 @@ def _near(ids, far: Callable):
     return torch.where(found.any(-1, keepdim=True), _spread(found), far(ids))
 
 
+def _far(ids):
+    """Return weights on all copies if none is at most 15 back, else even ones."""
+    near = _matches(ids) & ~causal_mask(len(ids)).tril(-16)
+    return torch.where(near.any(-1, keepdim=True), _evenly(ids), _copies(ids))
+
+
 def _two_queries_of_three(ids):
     every_third = torch.arange(len(ids))[:, None] % 3 == 0
     return torch.where(every_third, _first_token(ids), _mixture(0.6, _first_token)(ids))
@@ -379,6 +402,7 @@ IMPOSTORS = {
     "a head that knows the first of your periods alone": _OnePeriod(),
     "a head that looks at most 15 back": partial(_near, far=_evenly),
     "a head with 0.45 on far copies": partial(_near, far=_mixture(0.45, _first_token)),
+    "a head that finds far copies only": _far,
     "a head that looks for its token + 1": lambda ids: _spread(ids[:, None] + 1 == ids),
     "a previous-token head": lambda ids: _spread(_back(ids, 1)),
     "a duplicate-token head": lambda ids: _spread(_same(ids)),
@@ -496,6 +520,13 @@ impostor.wrong(
     "by itself: a mean hides the period at which a head fails.",
     _asks([2, 3, 4, 5, 6]),
     _asks(over=torch.mean),
+)
+impostor.wrong(
+    "near copies not asked for",
+    "A head passes that finds a copy only if it is more than 15 positions away. Try a "
+    "short period, too.",
+    _asks([20, 31]),
+    _asks([17, 23, 29, 31]),
 )
 impostor.wrong(
     "tokens in order",

@@ -79,7 +79,7 @@ def asks(*periods, **options):
 
 
 def random_periods(head):
-    return asks(*torch.randperm(30)[:8].add(3).tolist())(head)
+    return asks(5, 19, *torch.randperm(30)[:8].add(3).tolist())(head)
 
 
 def pieces_that_return_once(head):
@@ -102,6 +102,42 @@ def test_other_texts_find_the_impostors_too(right):
 def test_no_single_period_is_enough(period):
     verdict = grade(EXERCISES["8.3"], asks(period))
     assert verdict.mistake == "one period is enough", verdict.message
+
+
+def one_piece_after_long_distances(head):
+    """Texts whose first 16 tokens come again later, no key nearer than 17 back."""
+    tokens = torch.randperm(64)
+    texts = (torch.cat([tokens[: 16 + gap], tokens[:16]]) for gap in (2, 9, 30))
+    return all(share(head, ids) > 0.5 for ids in texts)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [asks(20, 31), asks(17, 23, 29, 31), one_piece_after_long_distances],
+)
+def test_long_periods_alone_are_not_enough(wrong):
+    assert grade(EXERCISES["8.3"], wrong).mistake == "near copies not asked for"
+
+
+@pytest.mark.parametrize("lead", [6.0, 7.0])
+def test_a_lead_that_is_too_small_for_65_positions_is_named(lead):
+    def blunt(head, vocab, length):
+        weaker = lambda q, k, v: head(q / 20 * lead, k, v)  # noqa: E731
+        return EXERCISES["8.1"].reference(weaker, vocab, length)
+
+    assert grade(EXERCISES["8.1"], blunt).mistake == "not sharp"
+
+
+def test_all_earlier_positions_are_named():
+    def earlier(head, vocab, length):
+        def all_before(query, key, value):
+            place = slice(vocab, vocab + length)
+            query[place, place] = 20 * torch.ones(length, length).tril(-1)
+            return head(query, key, value)
+
+        return EXERCISES["8.1"].reference(all_before, vocab, length)
+
+    assert grade(EXERCISES["8.1"], earlier).mistake == "all earlier positions"
 
 
 @pytest.mark.parametrize(
