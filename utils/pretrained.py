@@ -1,10 +1,10 @@
 """Find, verify and load the files of MiniLM, a small pretrained English encoder.
 
 The model is ``sentence-transformers/all-MiniLM-L6-v2`` (licence Apache-2.0), at the
-revision below: a 6-layer student distilled from a larger transformer (Wang et al.
-2020, *MiniLM*), then trained to embed sentences (Reimers & Gurevych 2019,
-*Sentence-BERT*). Nothing is unpickled; no weight is used before the SHA-256 of its
-file is confirmed, and no token before that of the vocabulary.
+revision below: every second layer of a 12-layer student that was distilled from a
+larger transformer (Wang et al. 2020, *MiniLM*), then trained to embed sentences
+(Reimers & Gurevych 2019, *Sentence-BERT*). Nothing is unpickled; no weight is used
+before the SHA-256 of its file is confirmed, and no token before that of the vocabulary.
 """
 
 import hashlib

@@ -42,7 +42,7 @@ def block(ax):
 
 def encoder(ax):
     """Map of the transformer, lesson 09: a pretrained encoder of 6 layers with 12 heads
-    each. Which of its 72 heads attend from a word to its head in the dependency tree?
+    each. Which of its 72 attention heads connect words that grammar connects?
     """
     places = 0.52 + 0.92 * np.arange(6)
     for x, token in zip(places, TOKENS):

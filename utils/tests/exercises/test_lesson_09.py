@@ -91,6 +91,8 @@ def test_right_answers_in_other_styles_are_right(name, function):
     "of",
     [
         lambda x: unit(x).bfloat16().float(),
+        lambda x: unit(x).half().float(),
+        lambda x: unit(x.half().float()),
         lambda x: x / (x.norm(dim=-1, keepdim=True) + 0.001),
     ],
 )
@@ -165,6 +167,24 @@ def never_weighs_the_parts_alike(report):
 def test_only_one_procedure_sees_these_tests(wrong, said):
     verdict = grade(EXERCISES["9.2"], wrong)
     assert not verdict.solved and said in verdict.message
+
+
+PAGE = torch.tensor([[0.0, 1.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (lambda report: report(*PAGE) == 0.5, "example of the page"),
+        (
+            lambda report: report(*PAGE) < report(PAGE[0], PAGE[0]),
+            "above that of the first",
+        ),
+    ],
+)
+def test_the_example_of_the_page_is_not_enough(wrong, said):
+    verdict = grade(EXERCISES["9.2"], wrong)
+    assert not verdict.solved and said in verdict.message, verdict.message
 
 
 @pytest.mark.parametrize("table", [[[0, 1], [1, 1]], np.ones((2, 2))])
