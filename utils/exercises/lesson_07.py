@@ -205,7 +205,7 @@ def of_each(scores):
 
 
 def as_if_causal(marked):
-    """Return the share of marked keys if query 0 saw one key, query 1 two, and so on."""
+    """Return the share of marked keys if the mask were causal and square."""
     return marked.sum(dim=-1) / torch.arange(1, marked.shape[1] + 1)
 
 
