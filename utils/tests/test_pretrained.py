@@ -110,6 +110,7 @@ def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
     assert pretrained.find_minilm() == folder
     assert no_network == []
     (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
     with contextlib.suppress(FileNotFoundError):
         pretrained.find_minilm()
