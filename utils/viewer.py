@@ -95,7 +95,7 @@ def view_heads(
     labels: a few words on some heads, by (layer, head).
     layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
         a model of six layers, [4, 5].
-    start: (layer, head), the head that is shown first; otherwise the first in `labels`.
+    start: (layer, head), the head shown first; otherwise the first that has a label.
     features: queries (queries, head_dim) and keys (keys, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.
@@ -112,6 +112,7 @@ def view_heads(
     _check_softmax(matrices, mask)
     numbers = _checked_numbers(layers, len(matrices))
     places = [(n, h) for n, layer in zip(numbers, matrices) for h in range(len(layer))]
+    by_place = dict(zip(places, chain(*matrices)))
     labels = _checked_labels(labels or {}, places)
     start = _checked_start(start, labels, places)
     title = legible(title)
@@ -129,7 +130,7 @@ def view_heads(
         "special": _special(tokens, key_tokens),
         "layers": numbers,
         "features": [
-            _features(place, pair, dict(zip(places, chain(*matrices))), mask, numbers)
+            _features(place, pair, by_place, mask, numbers)
             for place, pair in (features or {}).items()
         ],
         "start": [numbers.index(start[0]), start[1]],
@@ -141,7 +142,6 @@ def view_heads(
         "short": SHORT,
         "weights": [[_encoded(head) for head in layer] for layer in matrices],
     }
-    by_place = dict(zip(places, chain(*matrices)))
     first = sorted(places, key=lambda place: (place != start, place not in labels))
     shown = {place: by_place[place] for place in first[:MOST_TABLES]}
     markup = _markup(data, _tables(shown, len(places), mask, called, labels, title))
