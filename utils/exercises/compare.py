@@ -176,6 +176,8 @@ def _tensor_difference(target: Tensor, output, where: str) -> str | None:
             remark = RETURN_MISSING
         elif isinstance(output, tuple) and first_is_right(target, output):
             remark = FIRST_IS_RIGHT
+        elif isinstance(output, (tuple, list)):
+            remark = f" Return one tensor; this holds {len(output)}."
         returned = "your function returned" if where == WHOLE else f"{where} is"
         return f"{returned} {type(output).__name__}, not a tensor.{remark}"
     if type(output) not in (Tensor, torch.nn.Parameter):

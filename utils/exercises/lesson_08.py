@@ -178,6 +178,18 @@ def both_heads(exercise: Exercise, written: str, others: tuple[str, str]) -> Non
                 *sizes,
             ),
         )
+    for lead in (20.0, 1.0, 10.0, 30.0, 50.0, 100.0):
+        exercise.wrong(
+            "returns the matrices",
+            "Your function returned the three matrices. Give them to `head`, and "
+            "return what it returns: return head(query, key, value).",
+            lambda head, *sizes, lead=lead: right(
+                lambda *matrices: matrices, *sizes, lead=lead
+            ),
+            lambda head, *sizes, lead=lead: right(
+                lambda *matrices: list(matrices), *sizes, lead=lead
+            ),
+        )
     for beside in (0, 1):  # instead of what is asked for, or beside it
         exercise.wrong(
             "hands over everything",
@@ -285,6 +297,21 @@ induction.wrong(
 )
 both_heads(induction, "guess", others=("token", "previous"))
 induction.wrong("writes nothing", lambda *sizes: induction_head(*sizes, say="guess"))
+
+
+def _met_in_the_first_table(head, vocab, length):
+    """Return the matrices if query and key are compared in the table of tokens."""
+    shift = -(vocab + length)  # from the third table to the first
+    return induction_head(
+        lambda q, k, v: (q.roll(shift, 1), k.roll(shift, 1), v), vocab, length
+    )
+
+
+induction.wrong(
+    "returns the matrices",
+    _met_in_the_first_table,
+    lambda *given: list(_met_in_the_first_table(*given)),
+)
 
 
 # --- 8.3: find the impostor. Heads return weights (length, length) of ids (length,) ---

@@ -64,6 +64,34 @@ def test_a_token_that_is_written_into_two_tables_is_named(name, table):
     assert grade(EXERCISES[name], twice).mistake == "writes into two tables"
 
 
+def solution(name):
+    """Return the function of the solution that a page shows."""
+    page = cell_with(f"<summary>Solution {name}</summary>")
+    code = page.split(f"Solution {name}</summary>")[1].split("```")[1]
+    names = {"torch": torch}
+    exec(code.removeprefix("python"), names)
+    return names["my_previous_head" if name == "8.1" else "my_induction_head"]
+
+
+@pytest.mark.parametrize("name", ["8.1", "8.2"])
+@pytest.mark.parametrize("packed", [tuple, list])
+def test_matrices_that_are_not_given_to_the_head_are_named(name, packed):
+    def forgets_the_head(head, vocab, length):
+        return solution(name)(lambda *matrices: packed(matrices), vocab, length)
+
+    verdict = grade(EXERCISES[name], forgets_the_head)
+    assert verdict.mistake == "returns the matrices"
+    assert "return head(query, key, value)" in verdict.message
+
+
+def test_several_things_where_one_tensor_is_asked_for_get_a_sentence():
+    def output_and_weights(head, vocab, length):
+        return torch.zeros(4, length, length), torch.zeros(length)
+
+    verdict = grade(EXERCISES["8.2"], output_and_weights)
+    assert "returned tuple, not a tensor. Return one tensor;" in verdict.message
+
+
 def text(period, length=60, first=0):
     return first + torch.randperm(64)[:period].repeat(length)[:length]
 
