@@ -171,7 +171,7 @@ figure.wrong(
     lambda scores, mask: panels(scores, mask & (scores != 0)),
 )
 
-# --- 7.2 write the baseline of this score ---
+# --- 7.2 write the baseline of a score ---
 
 
 def baseline(marks, mask):
@@ -234,7 +234,7 @@ def baseline_trials(dtype):
         yield {"marks": marks, "mask": mask}
 
 
-TITLE = "Write the baseline of this score"
+TITLE = "Write the baseline of a score"
 even = Exercise("7.2", TITLE, baseline, baseline_trials, gradients=False)
 
 
