@@ -1,0 +1,530 @@
+"""Exercises of notebook 10: a cache, grouped heads, an online softmax, a window."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from utils.attention import causal_mask, scaled_dot_product_attention
+from utils.exercises.engine import Exercise, randn
+from utils.positions import frequencies, rotate_pairs
+
+IMPORTS = """\
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+from utils.attention import causal_mask, scaled_dot_product_attention
+"""
+
+
+def attend(query, key, value, mask=None):
+    return scaled_dot_product_attention(query, key, value, mask)[0]
+
+
+# --- 10.1 A cache of fixed size ---------------------------------------------------
+
+
+def cached_step(
+    turn: Callable,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    length: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The reference: the new tokens are written behind the `length` old ones."""
+    return _cached()(turn, query, key, value, keys, values, length)
+
+
+def _lower_right(new, end):
+    return causal_mask(new, end)
+
+
+def _cached(
+    queries_at=0, keys_at=0, *, old_at=None, values_at=None, place=0, mask=_lower_right,
+    capacity=False,
+):  # fmt: skip
+    """Return the reference with a part done otherwise.
+
+    queries_at, keys_at: how far from the right positions they are turned; "zero":
+        from 0; None: not at all. old_at: positions by which old keys are turned again.
+    place: how far from the right place the new ones are written.
+    capacity: whether the whole buffer is attended to.
+    """
+
+    def answer(turn, query, key, value, keys, values, length):
+        new = query.shape[-2]
+        end = length + new
+        at = torch.arange(length, end)
+
+        def turned(x, by):
+            if by is None:
+                return x
+            return turn(x, torch.arange(new) if by == "zero" else at + by)
+
+        keys, values = keys.clone(), values.clone()
+        if old_at is not None:
+            old = torch.arange(length) + old_at
+            keys[..., :length, :] = turn(keys[..., :length, :], old)
+        start = place(length, new, keys.shape[-2]) if callable(place) else length
+        keys[..., start : start + new, :] = turned(key, keys_at)
+        values[..., start : start + new, :] = turned(value, values_at)
+        seen = keys.shape[-2] if capacity else end
+        shown = mask(new, seen)
+        read = keys[..., :seen, :], values[..., :seen, :]
+        return attend(turned(query, queries_at), *read, shown), keys, values
+
+    return answer
+
+
+def halves(x, positions):
+    return rotate_pairs(x, positions[:, None] * frequencies(x.shape[-1]))
+
+
+def neighbours(x, positions):
+    angles = positions[:, None] * frequencies(x.shape[-1])
+    return rotate_pairs(x, angles, layout="interleaved")
+
+
+def cache_trials(dtype):
+    # new tokens, old tokens, size of the buffer
+    sizes = [(2, 3, 8), (1, 5, 9), (4, 0, 7), (3, 4, 12), (1, 1, 4), (2, 6, 10)]
+    sizes += [(3, 5, 8)]  # full afterwards
+    for seed, (new, length, capacity) in enumerate(sizes):
+        trial = {"turn": neighbours if seed % 2 else halves}
+        batch, heads, head_dim = (2, 3, 8) if seed % 2 else (1, 2, 4)
+        names = ("query", "key", "value", "keys", "values")
+        for at, name in enumerate(names):
+            shape = batch, heads, capacity if name in names[3:] else new, head_dim
+            trial[name] = randn(*shape, seed=10 * at + seed, dtype=dtype)
+        yield trial | {"length": length}
+
+
+cache = Exercise(
+    "10.1", "A cache of fixed size", cached_step, cache_trials, gradients=False
+)
+
+for name, by in {
+    "positions restart at 0": "zero",
+    "positions one too far": 1,
+    "positions one too near": -1,
+}.items():
+    why = "The new tokens stand at the positions length, length + 1, ..."
+    cache.wrong(name, why, _cached(by, by))
+
+for name, places in {
+    "new keys restart at 0": (0, "zero"),
+    "queries restart at 0": ("zero", 0),
+    "new keys not turned": (0, None),
+    "queries not turned": (None, 0),
+    "nothing turned": (None, None),
+}.items():
+    why = "New queries and new keys are turned alike, by the same positions."
+    cache.wrong(name, why, _cached(*places))
+
+cache.wrong(
+    "old keys turned again",
+    "The keys in the buffer were turned when they were new; do not turn them again.",
+    _cached(old_at=0),
+    _cached("zero", "zero", old_at=0),
+    _cached(old_at=1),
+)
+cache.wrong("values turned", "Positions change scores, so values are never turned.",
+            _cached(values_at=0))  # fmt: skip
+
+for name, place in {
+    "written one place too early": lambda length, new, size: max(length - 1, 0),
+    "written one place too late": lambda length, new, size: min(length + 1, size - new),
+    "written at the end of the buffer": lambda length, new, size: size - new,
+    "written at the start of the buffer": lambda length, new, size: 0,
+}.items():
+    why = "The old tokens fill the places 0 to length - 1; write right behind them."
+    cache.wrong(name, why, _cached(place=place))
+
+
+def _upper_left(new, end):
+    return torch.ones(new, end, dtype=torch.bool).tril()
+
+
+for name, functions in {
+    "empty places attended to": [
+        _cached(capacity=True),
+        _cached(capacity=True, mask=lambda new, size: None),
+    ],
+    "mask in the upper corner": [
+        _cached(mask=_upper_left),
+        _cached(mask=_upper_left, capacity=True),
+    ],
+    "no mask among the new": [_cached(mask=lambda new, end: None)],
+    "a new token does not see itself": [
+        _cached(mask=lambda new, end: causal_mask(new, end).roll(-1, 1).tril(end - new))
+    ],
+    "old tokens not seen": [
+        _cached(mask=lambda new, end: causal_mask(new, end).triu(end - new))
+    ],
+}.items():
+    why = "New token i stands at position length + i: it sees the places up to there."
+    cache.wrong(name, why, *functions)
+
+
+@cache.wrong("only the filled part returned", "Return the whole buffers: they stay.")
+def _(turn, query, key, value, keys, values, length):
+    end = length + query.shape[-2]
+    output, *kept = cached_step(turn, query, key, value, keys, values, length)
+    return output, *(x[..., :end, :] for x in kept)
+
+
+@cache.wrong("the buffers left as they were", "Return the buffers with the new tokens.")
+def _(turn, query, key, value, keys, values, length):
+    output, *_ = cached_step(turn, query, key, value, keys, values, length)
+    return output, keys, values
+
+
+# --- 10.2 Grouped heads -----------------------------------------------------------
+
+
+def grouped_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The reference: each key and value head serves a block of query heads."""
+    group = query.shape[1] // key.shape[1]
+    return attend(query, *(x.repeat_interleave(group, dim=1) for x in (key, value)))
+
+
+def group_trials(dtype):
+    # batch, query heads, key heads, queries, keys, features
+    sizes = [(1, 4, 2, 3, 5, 4), (2, 6, 3, 4, 4, 8), (2, 6, 2, 1, 6, 4)]
+    sizes += [(1, 8, 2, 5, 5, 2), (1, 4, 1, 2, 3, 6), (2, 3, 3, 3, 3, 4)]
+    sizes += [(2, 12, 4, 2, 5, 4)]
+    for seed, (batch, heads, kv_heads, queries, keys, dim) in enumerate(sizes):
+        yield {
+            "query": randn(batch, heads, queries, dim, seed=seed, dtype=dtype),
+            "key": randn(batch, kv_heads, keys, dim, seed=50 + seed, dtype=dtype),
+            "value": randn(batch, kv_heads, keys, dim, seed=90 + seed, dtype=dtype),
+        }
+
+
+groups = Exercise("10.2", "Grouped heads", grouped_attention, group_trials)
+
+
+def _spread(of_key, of_value=None):
+    """Return an answer in which query head h uses the key head of_key(h, ...)."""
+
+    def answer(query, key, value):
+        heads, kv_heads = query.shape[1], key.shape[1]
+        k, v = (
+            x[:, [of(h, heads, kv_heads) for h in range(heads)]]
+            for x, of in ((key, of_key), (value, of_value or of_key))
+        )
+        return attend(query, k, v)
+
+    return answer
+
+
+def _block(h, heads, kv_heads):
+    return h // (heads // kv_heads)
+
+
+def _turns(h, heads, kv_heads):
+    return h % kv_heads
+
+
+groups.wrong(
+    "groups interleaved",
+    "Neighbouring query heads share a key head: with four over two, 0 0 1 1, and not "
+    "0 1 0 1. `repeat` gives the second, `repeat_interleave` the first.",
+    _spread(_turns),
+)
+for name, function in {
+    "keys in blocks, values interleaved": _spread(_block, _turns),
+    "keys interleaved, values in blocks": _spread(_turns, _block),
+}.items():
+    why = "Query head h uses the key head and the value head h // group, both alike."
+    groups.wrong(name, why, function)
+
+for name, of in {
+    "groups backwards": lambda h, heads, kv_heads: (
+        kv_heads - 1 - _block(h, heads, kv_heads)
+    ),
+    "only the first key head": lambda h, heads, kv_heads: 0,
+    "only the last key head": lambda h, heads, kv_heads: kv_heads - 1,
+    "size and number of groups confused": lambda h, heads, kv_heads: min(
+        h // kv_heads, kv_heads - 1
+    ),
+}.items():
+    why = "A group has heads / kv_heads query heads; head h uses key head h // group."
+    groups.wrong(name, why, _spread(of))
+
+
+@groups.wrong("key heads averaged", "Each query head uses one key head, not all.")
+def _(query, key, value):
+    k, v = (x.mean(1, keepdim=True).expand(-1, query.shape[1], -1, -1)
+            for x in (key, value))  # fmt: skip
+    return attend(query, k, v)
+
+
+@groups.wrong(
+    "queries averaged",
+    "Only keys and values are shared: every query head keeps its own queries.",
+)
+def _(query, key, value):
+    mean = query.unflatten(1, (key.shape[1], -1)).mean(2)
+    return grouped_attention(mean.repeat_interleave(
+        query.shape[1] // key.shape[1], dim=1), key, value)  # fmt: skip
+
+
+@groups.wrong(
+    "one softmax over all groups",
+    "Each query head has a softmax of its own, over the keys of its own group.",
+)
+def _(query, key, value):
+    k, v = (x.flatten(1, 2)[:, None].expand(-1, query.shape[1], -1, -1)
+            for x in (key, value))  # fmt: skip
+    return attend(query, k, v)
+
+
+@groups.wrong("no scale", "Divide the scores by the square root of head_dim.")
+def _(query, key, value):
+    return grouped_attention(query * query.shape[-1] ** 0.5, key, value)
+
+
+# --- 10.3 One step of the online softmax ------------------------------------------
+
+
+def online_step(
+    scores: Tensor, values: Tensor, top: Tensor, total: Tensor, output: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The reference: what was summed so far is rescaled to the new largest score."""
+    return _online()(scores, values, top, total, output)
+
+
+def _online(
+    new_top=torch.maximum, *, old_sum=True, old_output=True, factor=lambda old: old,
+    guard=True,
+):  # fmt: skip
+    """Return the reference with a part done otherwise."""
+
+    def answer(scores, values, top, total, output):
+        new = new_top(top, scores.amax(dim=-1, keepdim=True))
+        shift = new.masked_fill(new == -math.inf, 0.0) if guard else new
+        old = factor((top - shift).exp())
+        exps = (scores - shift).exp()
+        total = total * (old if old_sum else 1) + exps.sum(dim=-1, keepdim=True)
+        output = output * (old if old_output else 1) + exps @ values
+        return new, total, output
+
+    return answer
+
+
+def online_trials(dtype):
+    """Yield the steps of some attentions, one after the other."""
+    sizes = [(4, 9, 3, 2), (3, 8, 4, 5), (2, 5, 2, 1), (1, 6, 1, 3)]
+    for seed, (queries, keys, block, dim) in enumerate(sizes):
+        scores = 3 * randn(queries, keys, seed=seed, dtype=dtype)
+        values = randn(keys, dim, seed=20 + seed, dtype=dtype)
+        if seed == 1:  # the first block is hidden from all, a later one from some
+            scores[:, :block] = -math.inf
+            scores[0, block:] = -math.inf
+        if seed == 2:
+            scores[:, block : 2 * block] = -math.inf
+        if seed == 3:
+            scores += 1000  # nothing may overflow
+        state = (
+            torch.full((queries, 1), -math.inf, dtype=dtype),
+            torch.zeros(queries, 1, dtype=dtype),
+            torch.zeros(queries, dim, dtype=dtype),
+        )
+        for part, shown in zip(scores.split(block, dim=-1), values.split(block)):
+            names = ("scores", "values", "top", "total", "output")
+            yield dict(zip(names, (part, shown, *state)))
+            state = online_step(part, shown, *state)
+
+
+online = Exercise(
+    "10.3", "One step of the online softmax", online_step, online_trials,
+    gradients=False,
+)  # fmt: skip
+
+for name, options in {
+    "old sum not rescaled": {"old_sum": False},
+    "old output not rescaled": {"old_output": False},
+    "nothing rescaled": {"old_sum": False, "old_output": False},
+}.items():
+    online.wrong(
+        name,
+        "What was summed before was divided by exp(old maximum): multiply the old "
+        "total and the old output by exp(old maximum - new maximum).",
+        _online(**options),
+    )
+
+online.wrong(
+    "rescaled upside down",
+    "The factor is exp(old maximum - new maximum), which is at most 1.",
+    _online(factor=lambda old: old.reciprocal().nan_to_num(posinf=0.0)),
+    _online(factor=lambda old: old.reciprocal()),
+)
+online.wrong(
+    "NaN where nothing is visible",
+    "Where all scores so far are -inf, the maximum is -inf, and -inf - (-inf) is NaN: "
+    "subtract 0 there. Then every exp is 0, and the state stays as it was.",
+    _online(guard=False),
+)
+online.wrong(
+    "maximum not updated",
+    "A larger score becomes the new maximum: take the larger of the two.",
+    _online(lambda top, here: top),
+    _online(lambda top, here: top.where(top > -math.inf, here)),
+)
+online.wrong(
+    "maximum of the block alone",
+    "The maximum is the largest score of all blocks so far, so it never falls.",
+    _online(lambda top, here: here),
+)
+online.wrong(
+    "one maximum for all queries",
+    "Each query has its own maximum: amax(dim=-1, keepdim=True).",
+    _online(lambda top, here: torch.maximum(top, here).amax().expand_as(top)),
+)
+
+
+def _changed(change):
+    return lambda *args: change(*online_step(*args), *args)
+
+
+online.wrong(
+    "already divided",
+    "Divide by the total only after the last block: here output stays a sum.",
+    _changed(lambda top, total, output, *_: (top, total, output / total)),
+    _changed(
+        lambda top, total, output, *_: (top, total, (output / total).nan_to_num())
+    ),
+)
+online.wrong(
+    "the old maximum returned",
+    "Return the new maximum: the next step needs it.",
+    _changed(lambda top, total, output, *args: (args[2], total, output)),
+)
+online.wrong(
+    "a finite number for nothing",
+    "While a query has seen no key, its maximum stays -inf.",
+    _changed(
+        lambda top, total, output, *_: (
+            top.clamp(min=torch.finfo(top.dtype).min), total, output)
+    ),
+    _changed(
+        lambda top, total, output, *_: (
+            top.masked_fill(top == -math.inf, 0.0), total, output)
+    ),
+)  # fmt: skip
+online.wrong(
+    "this block alone",
+    "Add what the earlier blocks gave: old total and old output, both rescaled.",
+    lambda scores, values, top, total, output: online_step(
+        scores, values, top, 0 * total, 0 * output
+    ),
+    lambda scores, values, top, total, output: online_step(
+        scores, values, torch.full_like(top, -math.inf), 0 * total, 0 * output
+    ),
+)
+online.wrong(
+    "values not weighted",
+    "The output is a weighted sum of the values: exps @ values.",
+    lambda scores, values, top, total, output: (
+        *online_step(scores, values, top, total, output)[:2],
+        output + values.sum(dim=0),
+    ),
+)
+
+
+# --- 10.4 A sliding window --------------------------------------------------------
+
+
+def window_mask(queries: int, keys: int, window: int) -> Tensor:
+    """The reference: each query sees itself and the window - 1 positions before it."""
+    return _window(lambda back, window: (back >= 0) & (back < window))(
+        queries, keys, window
+    )
+
+
+def _window(rule, aligned=lambda queries, keys: keys - queries):
+    """Return the mask of a rule on how many positions the key lies behind."""
+
+    def answer(queries, keys, window):
+        at = torch.arange(queries)[:, None] + aligned(queries, keys)
+        return rule(at - torch.arange(keys), window)
+
+    return answer
+
+
+def window_trials(dtype):
+    sizes = [(5, 5, 2), (6, 6, 3), (3, 8, 4), (1, 9, 3), (7, 7, 1), (4, 4, 9)]
+    sizes += [(2, 6, 5), (8, 8, 4)]
+    for queries, keys, window in sizes if dtype == torch.float32 else ():
+        yield {"queries": queries, "keys": keys, "window": window}
+
+
+windows = Exercise(
+    "10.4", "A sliding window", window_mask, window_trials, gradients=False
+)
+
+
+def _inside(back, window):
+    return (back >= 0) & (back < window)
+
+
+for name, rules in {
+    "one too many": [lambda back, window: (back >= 0) & (back <= window)],
+    "one too few": [
+        lambda back, window: (back >= 0) & (back < window - 1),
+        lambda back, window: (back > 0) & (back < window),
+    ],
+    "itself hidden": [lambda back, window: (back > 0) & (back <= window)],
+}.items():
+    why = "A query sees `window` positions: itself, and window - 1 before it."
+    windows.wrong(name, why, *map(_window, rules))
+
+for name, rules in {
+    "a window in both directions": [
+        lambda back, window: back.abs() < window,
+        lambda back, window: back.abs() <= window // 2,
+        lambda back, window: back.abs() <= window,
+    ],
+    "a window into the future": [
+        lambda back, window: (back <= 0) & (back > -window)
+    ],
+    "the future visible": [lambda back, window: back < window],
+}.items():  # fmt: skip
+    why = "No query sees a later position: the window lies behind it."
+    windows.wrong(name, why, *map(_window, rules))
+
+windows.wrong(
+    "queries at the start of the keys",
+    "The last query stands at the last key: with 3 queries and 8 keys, the first "
+    "query stands at position 5.",
+    _window(_inside, lambda queries, keys: 0),
+)
+for name, function in {
+    "no window": lambda queries, keys, window: causal_mask(queries, keys),
+    "the last keys for every query": lambda queries, keys, window: (
+        causal_mask(queries, keys) & (torch.arange(keys) >= keys - window)
+    ),
+    "blocks instead of a window": lambda queries, keys, window: (
+        causal_mask(queries, keys)
+        & (
+            (torch.arange(queries)[:, None] + keys - queries) // window
+            == torch.arange(keys) // window
+        )
+    ),
+}.items():
+    why = "The window moves with the query: it always ends at the query's own position."
+    windows.wrong(name, why, function)
+
+windows.wrong(
+    "True where hidden",
+    "True means that the key may be attended to.",
+    lambda *args: ~window_mask(*args),
+)
+
+
+EXERCISES = (cache, groups, online, windows)
