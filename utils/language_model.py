@@ -44,9 +44,9 @@ class Tokenizer:
 
     First every digit, and every run of letters, of signs or of spaces, is cut out. Then
     the bytes of each are joined, pair by pair, in the order of the merges. A special
-    token such as <|im_start|> is one token wherever it stands in the text. 21 bytes
-    have no token: those of six control characters, and of planes of Unicode that are
-    nearly empty. As in the original they are left out; all other text comes back.
+    token such as <|im_start|> is one token wherever it stands in the text. Text comes
+    back from its ids; six control characters and eight empty planes of Unicode have no
+    token for their bytes and are lost, as in the original.
     Source: Sennrich et al. 2016; Radford et al. 2019, section 2.2 (bytes).
     """
 
