@@ -225,14 +225,18 @@ class MultiHeadAttention(nn.Module):
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
         # k, v (batch, heads, keys, head_dim)
 
-        attend = scaled_dot_product_attention if need_weights else _fused_attention
-        dropout_p = self.dropout if self.training else 0.0
-        heads, weights = attend(q, k, v, mask, bias=bias, dropout_p=dropout_p)
+        heads, weights = self._attend(q, k, v, mask, bias, need_weights)
         # heads (batch, heads, queries, head_dim)
 
         if cache is not None:  # only now: a call that was refused leaves it as it was
             cache.update(seen)
         return self.out_proj(merge_heads(heads)), weights
+
+    def _attend(self, q, k, v, mask, bias, need_weights: bool):
+        """Return the outputs of all heads and the weights; `own.py` overrides this."""
+        attend = scaled_dot_product_attention if need_weights else _fused_attention
+        dropout_p = self.dropout if self.training else 0.0
+        return attend(q, k, v, mask, bias=bias, dropout_p=dropout_p)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":

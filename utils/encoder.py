@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils import checks
-from utils.attention import MultiHeadAttention, merge_heads, padding_mask, split_heads
 from utils.models import Block, check_ids
+from utils.own import with_own_functions
 from utils.positions import Learned
 from utils.pretrained import MiniLM
 
@@ -81,7 +81,7 @@ class Encoder(nn.Module):
     def from_minilm(cls, minilm: MiniLM, *, attention=None, layer=None) -> "Encoder":
         """Return MiniLM in evaluation mode, from what `load_minilm()` returned.
 
-        attention, layer: functions of your own for every block: see `OwnAttention`.
+        attention, layer: functions of your own for every block: see `own.py`.
         """
         config = minilm.config
         encoder = cls(
@@ -96,10 +96,7 @@ class Encoder(nn.Module):
         with torch.no_grad():
             for name, parameter in encoder.named_parameters():
                 parameter.copy_(minilm.weights[_stored_name(name)])
-        if attention is not None or layer is not None:
-            for block in encoder.blocks:
-                block.attention = OwnAttention(block.attention, attention, layer)
-        return encoder.eval()
+        return with_own_functions(encoder.eval(), attention=attention, layer=layer)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the hidden states of the last layer, (batch, length, embed_dim).
@@ -149,67 +146,3 @@ def _stored_name(name: str) -> str:
     _, layer, part = name.split(".", 2)  # blocks.3.mlp.0.bias
     part, kind = part.rsplit(".", 1)
     return f"encoder.layer.{layer}.{BLOCK[part]}.{kind}"
-
-
-class OwnAttention(MultiHeadAttention):
-    """An attention layer that runs on your own functions, with another's parameters.
-
-    attention(query, key, value, mask) -> output, as in exercise 1.3; the mask is bool,
-        with an entry for each score.
-    layer(x, w_q, w_k, w_v, w_o, num_heads) -> output, as in exercise 2.2. It is called
-        where nothing is masked and no weights are wanted.
-    What is None is computed by the course's layer. A function that does not give what
-    that layer gives, to 1e-5, is refused.
-    """
-
-    def __init__(self, original: MultiHeadAttention, attention=None, layer=None):
-        super().__init__(original.embed_dim, original.num_heads)
-        self.load_state_dict(original.state_dict())
-        self.own_attention, self.own_layer = attention, layer
-        self._compare(original)
-
-    def forward(self, x, mask=None, *, need_weights=False, cache=None):
-        """Return (output, weights) as `MultiHeadAttention` does; there is no cache."""
-        if self.own_layer is not None and mask is None and not need_weights:
-            return self.out_proj(self._heads_of_layer(x)), None
-        if self.own_attention is None:
-            return super().forward(x, mask=mask, need_weights=need_weights)
-        projections = (self.query_proj, self.key_proj, self.value_proj)
-        # (batch, heads, length, head_dim) each
-        q, k, v = (split_heads(proj(x), self.num_heads) for proj in projections)
-        # (batch, heads, queries, keys): as values they make the output the weights
-        identity = torch.eye(x.shape[1]).to(x).expand(*q.shape[:-1], -1)
-        mask = identity >= 0 if mask is None else mask.expand_as(identity)
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask is {mask.dtype}; your own functions take bool.")
-        heads = self.own_attention(q, k, v, mask)  # (batch, heads, length, head_dim)
-        weights = self.own_attention(q, k, identity, mask) if need_weights else None
-        return self.out_proj(merge_heads(heads)), weights
-
-    def _heads_of_layer(self, x: Tensor) -> Tensor:
-        """Return the outputs of all heads, (batch, length, embed_dim), by your layer.
-
-        It knows no biases: a feature that is always 1 carries them, as
-        [x, 1] [W, b]ᵀ = x Wᵀ + b. Its w_o is the identity; `out_proj` follows as a
-        module of its own, so that heads can be ablated here, too.
-        """
-        x = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
-        projections = (self.query_proj, self.key_proj, self.value_proj)
-        matrices = [torch.cat([p.weight, p.bias[:, None]], dim=1) for p in projections]
-        w_o = torch.eye(self.embed_dim).to(x)
-        return self.own_layer(x, *matrices, w_o, self.num_heads)
-
-    @torch.no_grad()
-    def _compare(self, original: MultiHeadAttention) -> None:
-        """Refuse functions that do not give what the original layer gives."""
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(2, 5, self.embed_dim, generator=generator)
-        masked = {"mask": padding_mask([5, 3]), "need_weights": True}
-        for function, options in ((self.own_layer, {}), (self.own_attention, masked)):
-            if function is None:
-                continue
-            for found, wanted in zip(self(x, **options), original(x, **options)):
-                if wanted is None or (found - wanted).abs().max() <= 1e-5:  # nor is NaN
-                    continue
-                name = function.__name__
-                raise ValueError(f"{name} does not give what the course's layer gives.")

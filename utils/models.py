@@ -11,7 +11,8 @@ from utils import checks
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
 
-ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": nn.SiLU}
+NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
 class Block(nn.Module):
@@ -21,13 +22,17 @@ class Block(nn.Module):
 
     mlp_dim: width of the MLP (default 4 * embed_dim); 0 = attention only.
     norm: "pre" normalises the inputs of attention and MLP, "post" the sums after the
-        residual connections, None nothing. norm_eps: what is added to the variance.
-    activation: "gelu" or "relu". dropout: probability, in training, of dropping an
-        attention weight, a feature inside the MLP, and a feature that is added.
+        residual connections, None nothing. norm_kind: "layer" subtracts the mean and
+        divides by the standard deviation of the features; "rms" divides by the root of
+        their mean square. norm_eps: what is added under the root.
+    activation: "gelu", "relu", or "swiglu" for a `GatedMLP`.
+    dropout: probability, in training, of dropping an attention weight, a feature
+        inside the MLP, and a feature that is added.
     bias, num_kv_heads, position: as in `MultiHeadAttention`.
 
     `attention` may be replaced by any module that is called in the same way.
-    Source: Vaswani et al. 2017, section 3.1 ("post"); Xiong et al. 2020 ("pre").
+    Source: Vaswani et al. 2017, section 3.1 ("post"); Xiong et al. 2020 ("pre");
+    Zhang & Sennrich 2019 ("rms"); Touvron et al. 2023, section 2.2 (Llama).
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class Block(nn.Module):
         *,
         mlp_dim: int | None = None,
         norm: str | None = "pre",
+        norm_kind: str = "layer",
         norm_eps: float = 1e-5,
         activation: str = "gelu",
         dropout: float = 0.0,
@@ -46,6 +52,7 @@ class Block(nn.Module):
     ):
         super().__init__()
         checks.check_choice("norm", norm, ("pre", "post", None))
+        checks.check_choice("norm_kind", norm_kind, NORMS)
         checks.check_choice("activation", activation, ACTIVATIONS)
         mlp_dim = 4 * embed_dim if mlp_dim is None else mlp_dim
         checks.check_size("mlp_dim", mlp_dim)
@@ -54,15 +61,11 @@ class Block(nn.Module):
         self.norm, self.mlp = norm, None
         self.attention = MultiHeadAttention(embed_dim, num_heads, **options)
         self.dropout = nn.Dropout(dropout)
-        self.attention_norm = _layer_norm(embed_dim, norm is not None, bias, norm_eps)
+        kind = norm_kind if norm is not None else None
+        self.attention_norm = _norm(kind, embed_dim, bias, norm_eps)
         if mlp_dim > 0:
-            self.mlp_norm = _layer_norm(embed_dim, norm is not None, bias, norm_eps)
-            self.mlp = nn.Sequential(
-                nn.Linear(embed_dim, mlp_dim, bias=bias),
-                ACTIVATIONS[activation](),
-                nn.Dropout(dropout),
-                nn.Linear(mlp_dim, embed_dim, bias=bias),
-            )
+            self.mlp_norm = _norm(kind, embed_dim, bias, norm_eps)
+            self.mlp = _mlp(activation, embed_dim, mlp_dim, bias, dropout)
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, cache: dict | None = None
@@ -80,6 +83,27 @@ class Block(nn.Module):
         return self.mlp_norm(x) if self.norm == "post" else x
 
 
+class GatedMLP(nn.Module):
+    """An MLP of two linear maps, one of which gates the other, and a third (SwiGLU).
+
+    Each of the mlp_dim features of up(x) is multiplied by the same feature of
+    silu(gate(x)), where silu(z) = z * sigmoid(z).
+    Source: Shazeer 2020, equation (6).
+    """
+
+    def __init__(self, embed_dim: int, mlp_dim: int, *, bias=True, dropout=0.0):
+        super().__init__()
+        self.gate = nn.Linear(embed_dim, mlp_dim, bias=bias)
+        self.up = nn.Linear(embed_dim, mlp_dim, bias=bias)
+        self.activation = ACTIVATIONS["swiglu"]()
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(mlp_dim, embed_dim, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.activation(self.gate(x)) * self.up(x)  # (batch, length, mlp_dim)
+        return self.down(self.dropout(y))  # (batch, length, embed_dim)
+
+
 class CausalLM(nn.Module):
     """A language model: at each position, logits for the next token.
 
@@ -87,10 +111,11 @@ class CausalLM(nn.Module):
         every block. It is one object: all blocks share what it learns.
     embedding_std: the token embeddings are drawn from N(0, embedding_std²), by default
         as in GPT-2; None leaves them as `nn.Embedding` draws them, from N(0, 1).
+    tied: the head's weights are the token embeddings, one parameter for both.
     The other options are those of every `Block`.
 
     `embedding`, `blocks`, `norm` (before the head if norm="pre"), `head`.
-    Source: Radford et al. 2018 and 2019 (GPT, GPT-2).
+    Source: Radford et al. 2018 and 2019 (GPT, GPT-2); Press & Wolf 2017 (tied).
 
     >>> model = CausalLM(vocab_size=10, embed_dim=8, num_heads=2, num_layers=2)
     >>> model(torch.tensor([[3, 1, 4, 1, 5]])).shape
@@ -107,12 +132,14 @@ class CausalLM(nn.Module):
         position=None,
         mlp_dim: int | None = None,
         norm: str | None = "pre",
+        norm_kind: str = "layer",
         norm_eps: float = 1e-5,
         activation: str = "gelu",
         dropout: float = 0.0,
         bias: bool = True,
         num_kv_heads: int | None = None,
         embedding_std: float | None = 0.02,
+        tied: bool = False,
     ):
         super().__init__()
         checks.check_size("vocab_size", vocab_size, least=1)
@@ -120,16 +147,19 @@ class CausalLM(nn.Module):
         if position is not None and not isinstance(position, nn.Module):
             raise TypeError(f"position is {position!r}; give an object: Rotary(16).")
         options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
-        options |= {"norm": norm, "norm_eps": norm_eps, "dropout": dropout}
-        options |= {"bias": bias, "num_kv_heads": num_kv_heads}
+        options |= {"norm": norm, "norm_kind": norm_kind, "norm_eps": norm_eps}
+        options |= {"dropout": dropout, "bias": bias, "num_kv_heads": num_kv_heads}
         self.position, self.embedding_std = position, embedding_std
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(embed_dim, num_heads, **options) for _ in range(num_layers)
         )
-        self.norm = _layer_norm(embed_dim, norm == "pre", bias, norm_eps)
+        kind = norm_kind if norm == "pre" else None
+        self.norm = _norm(kind, embed_dim, bias, norm_eps)
         self.head = nn.Linear(embed_dim, vocab_size, bias=bias)
+        if tied:
+            self.head.weight = self.embedding.weight
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -200,10 +230,25 @@ def check_ids(ids, vocab_size: int, least: int = 0) -> None:
         raise ValueError(f"{given}; they must lie between 0 and {vocab_size - 1}.")
 
 
-def _layer_norm(embed_dim: int, used: bool, bias: bool, eps: float) -> nn.Module:
-    """Return a normalisation over the features, or the identity if it is not used."""
+def _norm(kind: str | None, embed_dim: int, bias: bool, eps: float) -> nn.Module:
+    """Return a normalisation over the features, or the identity if kind is None."""
     checks.check_not_negative("norm_eps", eps)
-    return nn.LayerNorm(embed_dim, eps=eps, bias=bias) if used else nn.Identity()
+    if kind is None:
+        return nn.Identity()
+    options = {"bias": bias} if kind == "layer" else {}  # RMSNorm has no bias
+    return NORMS[kind](embed_dim, eps=eps, **options)
+
+
+def _mlp(activation: str, embed_dim: int, mlp_dim: int, bias: bool, dropout: float):
+    """Return the MLP of a block."""
+    if activation == "swiglu":
+        return GatedMLP(embed_dim, mlp_dim, bias=bias, dropout=dropout)
+    return nn.Sequential(
+        nn.Linear(embed_dim, mlp_dim, bias=bias),
+        ACTIVATIONS[activation](),
+        nn.Dropout(dropout),
+        nn.Linear(mlp_dim, embed_dim, bias=bias),
+    )
 
 
 def _sample(logits: Tensor, temperature: float, generator) -> Tensor:

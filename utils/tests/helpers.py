@@ -1,15 +1,19 @@
 """What several test files share."""
 
+import functools
 import linecache
 import math
+import os
 import textwrap
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from utils import positions
 from utils.attention import scaled_dot_product_attention
 from utils.exercises.engine import Exercise
+from utils.language_model import find_smollm2
 from utils.masks import causal_mask, padding_mask
 from utils.treebank import Sentence, parse_conllu
 
@@ -66,6 +70,25 @@ def scheme_of(name, seed=0):
 def gradients(loss, module):
     """Return the gradients of all parameters of a module."""
     return torch.autograd.grad(loss, [*module.parameters()])
+
+
+def need_smollm2():
+    """Skip a test where the file of SmolLM2 is missing, unless it is required."""
+    if missing := missing_smollm2():
+        pytest.skip(missing)
+
+
+@functools.cache
+def missing_smollm2() -> str:
+    """Return what to do about the missing file; nothing if it is there or required.
+
+    Where COURSE_MODEL_TESTS=required nothing is skipped: what needs the file fails.
+    """
+    try:
+        find_smollm2()
+    except FileNotFoundError as error:
+        return str(error) * (os.environ.get("COURSE_MODEL_TESTS") != "required")
+    return ""
 
 
 # --- heads and their baselines ---

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 from utils.attention import padding_mask, scaled_dot_product_attention
-from utils.encoder import BLOCK, EMBEDDINGS, Encoder, OwnAttention
+from utils.encoder import BLOCK, EMBEDDINGS, Encoder
+from utils.own import OwnAttention
 from utils.pretrained import MiniLM, load_minilm
 from utils.recording import record_attention
 from utils.tests.helpers import gradients

@@ -1,0 +1,142 @@
+"""Your own functions in the place of the course's, inside a whole model.
+
+A function that does not give what the course's gives, to 1e-5, is refused.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from utils.attention import MultiHeadAttention
+from utils.masks import padding_mask
+from utils.positions import Rotary
+
+
+def with_own_functions(
+    model: nn.Module, *, attention=None, layer=None, turn=None
+) -> nn.Module:
+    """Return a copy of a model that runs on your functions; the weights are shared.
+
+    attention, layer: for every block: see `OwnAttention`. turn: for the position
+    scheme, which must be `Rotary`: see `OwnRotary`. What is None stays the course's.
+    model: with `blocks` and `position`, as an `Encoder` or a `CausalLM`. Both models
+    have the same parameters: to train one is to train the other.
+    """
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    model = copy.deepcopy(model, shared)
+    if turn is not None:
+        model.position = OwnRotary(model.position, turn)
+        for block in model.blocks:
+            block.attention.position = model.position
+    if attention is not None or layer is not None:
+        for block in model.blocks:
+            block.attention = OwnAttention(block.attention, attention, layer)
+    return model
+
+
+class OwnAttention(MultiHeadAttention):
+    """An attention layer that runs on your own functions, with another's parameters.
+
+    attention(query, key, value, mask) -> output, as in exercise 1.3; the mask is bool,
+        with an entry for each score. Grouped keys and values are repeated before,
+        queries and keys rotated: yours gets (batch, heads, length, head_dim) of each.
+    layer(x, w_q, w_k, w_v, w_o, num_heads) -> output, as in exercise 2.2. It is called
+        where nothing is masked or cached and no weights are wanted, and knows neither
+        grouped heads nor positions.
+    What is None is computed by the course's layer. Yours drops nothing out.
+    """
+
+    def __init__(self, original: MultiHeadAttention, attention=None, layer=None):
+        options = {"num_kv_heads": original.num_kv_heads, "position": original.position}
+        super().__init__(original.embed_dim, original.num_heads, **options)
+        grouped = self.num_kv_heads != self.num_heads
+        if layer is not None and (grouped or self.position is not None):
+            given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
+            raise ValueError(f"{given}: layer knows neither; give attention instead.")
+        for name, module in original.named_children():  # shared, not copied
+            setattr(self, name, module)
+        self.own_attention, self.own_layer = attention, layer
+        self.train(original.training)._compare(original)
+
+    def forward(self, x, mask=None, *, need_weights=False, cache=None):
+        """Return (output, weights) as `MultiHeadAttention` does."""
+        plain = mask is None and cache is None and not need_weights
+        if self.own_layer is not None and plain:
+            return self.out_proj(self._heads_of_layer(x)), None
+        return super().forward(x, mask=mask, need_weights=need_weights, cache=cache)
+
+    def _attend(self, q, k, v, mask, bias, need_weights):
+        if self.own_attention is None:
+            return super()._attend(q, k, v, mask, bias, need_weights)
+        # (batch, heads, keys, keys): as values they make the output the weights
+        identity = torch.eye(k.shape[-2]).to(k).expand(*k.shape[:-1], -1)
+        scores = (*q.shape[:-1], k.shape[-2])  # (batch, heads, queries, keys)
+        allowed = torch.ones((), dtype=torch.bool, device=q.device)
+        mask = (allowed if mask is None else mask).expand(scores)
+        if mask.dtype != torch.bool or bias is not None:
+            given = f"mask is {mask.dtype}, bias {bias if bias is None else bias.dtype}"
+            raise TypeError(f"{given}; your own functions take bool, and no bias.")
+        heads = self.own_attention(q, k, v, mask)  # (batch, heads, queries, head_dim)
+        weights = self.own_attention(q, k, identity, mask) if need_weights else None
+        return heads, weights
+
+    def _heads_of_layer(self, x: Tensor) -> Tensor:
+        """Return the outputs of all heads, (batch, length, embed_dim), by your layer.
+
+        It knows no biases: a feature that is always 1 carries them, as
+        [x, 1] [W, b]ᵀ = x Wᵀ + b. Its w_o is the identity; `out_proj` follows as a
+        module of its own, so that heads can be ablated here, too.
+        """
+        x = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
+        projections = (self.query_proj, self.key_proj, self.value_proj)
+        matrices = [torch.cat([p.weight, p.bias[:, None]], dim=1) for p in projections]
+        w_o = torch.eye(self.embed_dim).to(x)
+        return self.own_layer(x, *matrices, w_o, self.num_heads)
+
+    @torch.no_grad()
+    def _compare(self, original: MultiHeadAttention) -> None:
+        """Refuse functions that do not give what the original layer gives."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(2, 5, self.embed_dim, generator=generator)
+        x = x.to(self.out_proj.weight)
+        masked = {"mask": padding_mask([5, 3]).to(x.device), "need_weights": True}
+        for function, options in ((self.own_layer, {}), (self.own_attention, masked)):
+            if function is None:
+                continue
+            for found, wanted in zip(self(x, **options), original(x, **options)):
+                if wanted is not None:
+                    _refuse_unequal(function, found, wanted)
+
+
+class OwnRotary(Rotary):
+    """Another rotary scheme, computed by your own function.
+
+    turn(x, positions, base) -> x, as in exercise 5.3: it turns features i and
+    i + head_dim / 2. In the interleaved layout it gets the features in its own order.
+    """
+
+    def __init__(self, original: Rotary, turn):
+        if not isinstance(original, Rotary):
+            raise TypeError(f"position is {original!r}; only Rotary can be yours.")
+        options = {name: getattr(original, name) for name in ("base", "layout")}
+        super().__init__(original.head_dim, scale=original.scale, **options)
+        self.turn = turn
+        x = torch.randn(3, self.head_dim, generator=torch.Generator().manual_seed(0))
+        _refuse_unequal(turn, self._rotated(x, 7), original._rotated(x, 7))
+
+    def _rotated(self, x: Tensor, first: int) -> Tensor:
+        positions = torch.arange(first, first + x.shape[-2], device=x.device)
+        if self.scale != 1:
+            positions = positions * self.scale
+        if self.layout == "half":
+            return self.turn(x, positions, self.base)
+        x = x.unflatten(-1, (-1, 2)).mT.flatten(-2)  # 0, 2, 4, ..., then 1, 3, 5, ...
+        x = self.turn(x, positions, self.base)
+        return x.unflatten(-1, (2, -1)).mT.flatten(-2)  # back again
+
+
+def _refuse_unequal(function, found: Tensor, wanted: Tensor) -> None:
+    if not (found - wanted).abs().max() <= 1e-5:  # nor is NaN
+        name = getattr(function, "__name__", repr(function))
+        raise ValueError(f"{name} does not give what the course's layer gives.")
