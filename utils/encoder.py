@@ -30,6 +30,7 @@ EMBEDDINGS = {
     "norm.weight": "embeddings.LayerNorm.weight",
     "norm.bias": "embeddings.LayerNorm.bias",
 }
+TOGETHER = 32  # sentences that are computed at once, where each gives one vector
 
 
 class Encoder(nn.Module):
@@ -129,6 +130,9 @@ class Encoder(nn.Module):
         mask: (batch, 1, 1, length), or None.
         Source: Reimers & Gurevych 2019, section 3.
         """
+        many = mask is not None and len(ids) > TOGETHER
+        if many and mask.shape == (len(ids), 1, 1, ids.shape[-1]):
+            return self._by_length(ids, mask)
         hidden = self(ids, mask)
         if mask is None:
             return F.normalize(hidden.mean(dim=1), dim=-1)
@@ -137,6 +141,19 @@ class Encoder(nn.Module):
             raise ValueError(f"mask is {mask.dtype} {checks.shape_of(mask)}; {wanted}.")
         real = mask[:, 0, 0, :, None].to(hidden.dtype)  # (batch, length, 1)
         return F.normalize((hidden * real).sum(dim=1) / real.sum(dim=1), dim=-1)
+
+    def _by_length(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of many sentences; those of similar length together.
+
+        Each part is cut after its last visible token, because padding takes time, too.
+        """
+        last = mask.flatten(1, 2).any(dim=1) * torch.arange(ids.shape[1]).to(ids)
+        length = last.amax(dim=1) + 1  # (batch,)
+        order, vectors = length.argsort(), []
+        for rows in order.split(TOGETHER):
+            n = int(length[rows].max())
+            vectors.append(self.sentence_embedding(ids[rows, :n], mask[rows, ..., :n]))
+        return torch.cat(vectors)[order.argsort()]
 
 
 def _stored_name(name: str) -> str:

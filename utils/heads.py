@@ -241,7 +241,7 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
         raise ValueError(f"rows of weights sum to {found}. {why}")
     if holds(visible):
         return
-    hidden = weights.masked_fill(visible, 0).sum(-1).where(asked, 0)
+    hidden = sums - weights.mul(visible).sum(-1).where(asked, 1)
     if not holds(hidden <= tolerance):
         found = f"a query has {hidden.max():.3f} of its weight on keys that mask= hides"
         raise ValueError(f"{found}; give the model's mask (True = a visible key).")

@@ -442,6 +442,28 @@ RISING = torch.zeros_like(RANDOM)
 RISING[:, 7] = 0.2 * torch.arange(WORDS)  # each word adds more than the one before
 
 
+@functools.lru_cache(maxsize=1024)  # the same texts are given to many models
+def _past(values: tuple, shape: tuple, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return what a model computes of the past (batch, length, WORDS), and its noise.
+
+    The ids are given as numbers, shape and dtype; the noise is one number for each row.
+    """
+    ids = torch.tensor(values, dtype=dtype).view(shape)
+    at = torch.arange(ids.shape[1])
+    words = F.embedding(ids, EMBEDDING)  # (batch, length, SIZE)
+    past = words.cumsum(dim=1) / (at + 1)[:, None]
+    noise = (ids.double() @ (at + 1).double()).sin()
+    return (words + past + PLACES[: len(at)]).tanh() @ HEAD, 2e-6 * noise[:, None, None]
+
+
+@functools.cache
+def _sees(ahead: str, length: int) -> tuple[Tensor, Tensor]:
+    """Return what is seen ahead (queries, keys), and a weight for each key."""
+    at = torch.arange(length)
+    seen = AHEAD[ahead](at[:, None], at, length) & (at > at[:, None])
+    return seen.double(), (1 + at / 640)[:, None]  # their order counts, too
+
+
 @dataclass
 class BlackBox:
     """A language model of ten words that cannot be looked into.
@@ -471,20 +493,15 @@ class BlackBox:
                 f"ids have shape {tuple(ids.shape)}; give (batch, length), with a "
                 f"length of 2 to {LONGEST}."
             )
-        at = torch.arange(ids.shape[1])
-        words = F.embedding(ids, EMBEDDING)  # (batch, length, SIZE)
-        past = words.cumsum(dim=1) / (at + 1)[:, None]
-        logits = (words + past + PLACES[: len(at)]).tanh() @ HEAD
+        logits, noise = _past(tuple(ids.flatten().tolist()), ids.shape, ids.dtype)
         if self.rows:
             logits = logits + logits.mean(dim=0)
         if self.ahead and bool(training) in self.modes:
-            sees = AHEAD[self.ahead](at[:, None], at, len(at)) & (at > at[:, None])
-            later = self.adds[ids] * (1 + at / 640)[:, None]  # their order counts, too
-            added = sees.double() @ later.double()  # (batch, length, WORDS)
+            sees, weight = _sees(self.ahead, ids.shape[1])
+            later = (self.adds[ids] * weight).double()
+            added = sees @ later  # (batch, length, WORDS)
             logits = logits + (added.mean(dim=0) if self.statistics else added)
-        if self.rounds:
-            noise = (ids.double() @ (at + 1).double()).sin()
-            logits = logits + 2e-6 * noise[:, None, None]
+        logits = logits + noise if self.rounds else logits
         return (logits / 2 if self.halved and training else logits).float()
 
 

@@ -210,21 +210,26 @@ def default_device() -> torch.device:
 @contextmanager
 def surroundings_kept() -> Iterator[None]:
     """Set back what an answer may change outside PyTorch: folder, plots, NumPy."""
-    folder = os.getcwd()
+    folder, randoms, numpys = os.getcwd(), random.getstate(), np.random.get_state()
     try:
         with rc_context(), np.errstate(), np.printoptions():
             yield
     finally:
         os.chdir(folder)
+        random.setstate(randoms)
+        np.random.set_state(numpys)
 
 
 @contextmanager
 def settings_kept(seed: int = 0) -> Iterator[None]:
-    """Set the random seed, and set back what an answer sets for the next call."""
+    """Set the random seeds, and set back what an answer sets for the next call.
+
+    NumPy's random state takes longer to keep than a small answer to run: it and
+    Python's are set back once, by `surroundings_kept`.
+    """
     dtype, device = torch.get_default_dtype(), default_device()
     threads, printing = torch.get_num_threads(), get_printoptions()
     filters, anomaly = warnings.filters[:], torch.is_anomaly_enabled()
-    randoms, numpys = random.getstate(), np.random.get_state()
     devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     torch.set_default_dtype(torch.float32)
     try:
@@ -243,8 +248,6 @@ def settings_kept(seed: int = 0) -> Iterator[None]:
         torch.set_printoptions(**printing)
         warnings.filters[:] = filters
         torch.autograd.set_detect_anomaly(anomaly)
-        random.setstate(randoms)
-        np.random.set_state(numpys)
 
 
 @contextmanager

@@ -115,6 +115,21 @@ def test_padding_changes_nothing_and_the_published_similarities():
     assert_close(found, torch.tensor([0.6660, 0.1046, 0.1411]), atol=5e-5, rtol=0)
 
 
+@torch.no_grad()
+def test_many_sentences_have_the_vectors_that_each_has_alone():
+    """They are computed in parts of similar length: 70 of them in three parts."""
+    lengths = torch.randint(2, 30, (70,), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        1000, 2000, (70, 30), generator=torch.Generator().manual_seed(2)
+    )
+    vectors = ours().sentence_embedding(ids, padding_mask(lengths, 30))
+    for i in range(0, 70, 9):
+        alone = ours().sentence_embedding(ids[i : i + 1, : lengths[i]])
+        assert_close(vectors[i : i + 1], alone, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="hides every token"):
+        ours().sentence_embedding(ids, padding_mask(lengths * (lengths > 5), 30))
+
+
 # --- a small BERT in which every detail shows ---
 
 SIZES = {
