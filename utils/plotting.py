@@ -20,7 +20,6 @@ import seaborn as sns
 import torch
 from IPython.display import display
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
@@ -132,17 +131,23 @@ def heatmap(
     if ax is None:
         size = _size(rows, columns, max(map(len, key_ticks.values()), default=0))
         ax = plt.figure(figsize=size, layout="constrained").subplots()
+    _hatch_hidden(ax, mask)
     scale = vmax if vmax is not None else largest if signed else 1.0
     scale = scale or 1.0  # a matrix of zeros needs a scale, too
-    look = {"vmin": -scale if signed else 0.0, "vmax": scale, "edgecolor": "white"}
-    look["cmap"] = "RdBu_r" if signed else "viridis"
-    look["linewidths"] = 0.5 if max(rows, columns) <= MOST_LABELS else 0
-    mesh = _draw_cells(ax, matrix, mask, **look)
-    if annotate or (annotate is None and rows <= 8 and columns <= 8):
-        _write_numbers(ax, mesh, printed(matrix), mask)
+    annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
+    written = [[f"{x:.2f}" for x in row] for row in printed(matrix).tolist()]
+    colours = {"vmin": -scale if signed else 0.0, "vmax": scale, "cbar": False}
+    colours["cmap"] = "RdBu_r" if signed else "viridis"
+    numbers = {"annot": written if annotate else None, "fmt": ""}
+    numbers["annot_kws"] = {"size": 8}
+    grid = {"linewidths": 0.5 if max(rows, columns) <= MOST_LABELS else 0}
+    # seaborn would read a token as mathematics
+    grid |= {"xticklabels": False, "yticklabels": False}
+    cells, hidden = matrix.numpy(), ~mask.numpy()
+    sns.heatmap(cells, ax=ax, mask=hidden, **colours, **numbers, **grid)
     seen, called = (matrix, mask), (names(queries, rows), names(keys, columns))
     caption = extremes(*seen) if signed else strongest_keys(*seen, *called)
-    mesh.caption = caption
+    ax.collections[-1].caption = caption
     _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key", ylabel="query")
     ax.set_title(title, parse_math=False)
@@ -217,8 +222,7 @@ def _panels(lines, tokens, keys, mask, side) -> Figure:
             if column >= len(line):
                 ax.set_axis_off()
                 continue
-            look = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis"}
-            _draw_cells(ax, line[column], mask, rasterized=one_picture, **look)
+            _panel(ax, line[column], mask, one_picture)
             last = row + 1 == len(lines) or column >= len(lines[row + 1])
             most = _positions_that_fit(ax)
             query_ticks = _ticks("queries", tokens, rows, most) if column == 0 else {}
@@ -228,32 +232,14 @@ def _panels(lines, tokens, keys, mask, side) -> Figure:
     return figure
 
 
-def _draw_cells(ax: Axes, matrix: Tensor, mask: Tensor, **look) -> QuadMesh:
-    """Draw the visible cells, the first row on top.
-
-    seaborn's heatmap looks the same, but draws the whole figure anew for each.
-    """
+def _panel(ax: Axes, matrix: Tensor, mask: Tensor, one_picture: bool) -> None:
+    """Draw a small heat map; seaborn's would draw the whole figure anew for each."""
     rows, columns = matrix.shape
     _hatch_hidden(ax, mask)
     cells = np.ma.masked_array(matrix.numpy(), ~mask.numpy())
-    mesh = ax.pcolormesh(cells, **look)
+    ax.pcolormesh(cells, vmin=0.0, vmax=1.0, cmap="viridis", rasterized=one_picture)
     ax.set(xlim=(0, columns), ylim=(rows, 0))
     ax.spines[:].set_visible(False)
-    return mesh
-
-
-def _write_numbers(ax: Axes, mesh: QuadMesh, matrix: Tensor, mask: Tensor) -> None:
-    """Write each visible number into its cell, dark on light colours, else white."""
-    mesh.update_scalarmappable()
-    colours = mesh.get_facecolors()[:, :3].reshape(*matrix.shape, 3)
-    linear = np.where(
-        colours <= 0.03928, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4
-    )
-    light = linear @ [0.2126, 0.7152, 0.0722] > 0.408  # luminance as WCAG defines it
-    for row, column in mask.nonzero().tolist():
-        ink = {"color": ".15" if light[row, column] else "w", "size": 8}
-        at, number = (column + 0.5, row + 0.5), f"{matrix[row, column].item():.2f}"
-        ax.text(*at, number, ha="center", va="center", **ink)
 
 
 def _hatch_hidden(ax: Axes, mask: Tensor) -> None:
