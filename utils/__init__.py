@@ -8,6 +8,8 @@ Attention, and what is built of it:
   models.py         a transformer block, and a causal language model made of blocks
   encoder.py        the pretrained encoder, on the course's attention or on yours
   pretrained.py     find, verify and load the files of that encoder
+  language_model.py SmolLM2, a real language model: its file, the model, its tokenizer
+  own.py            your own functions in the place of the course's, in a whole model
   data.py           tasks with a known answer, and the text inside Python
   training.py       a plain training loop, and one for many seeds at once
 
@@ -28,7 +30,9 @@ On the page:
 
 Imports run one way, and nothing here imports the exercises:
 
-    checks <- masks <- attention <- models <- encoder -> positions, pretrained
+    checks <- masks <- attention <- models <- encoder -> own, positions, pretrained
+                                    models <- language_model -> positions
+                       attention <- own -> positions
                        attention <- recording <- heads <- baselines <- syntax
                                     recording <- interventions
     checks <- positions, data, training, plotting <- viewer
