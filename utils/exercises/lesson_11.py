@@ -168,7 +168,7 @@ def _stripe(weights, period, back, first=None, last=None):
 
 inductive.wrong(
     "the earlier copy itself",
-    "An induction head attends to the token after the earlier copy, one key further on.",
+    "An induction head attends to the token after the earlier copy: one key on.",
     lambda weights, period: _stripe(weights, period, period),
 )
 inductive.wrong(
