@@ -1,0 +1,84 @@
+"""Draws copying.png, a picture in README.md: `python assets/draw_copying.py`.
+
+SmolLM2-135M on the course's layers: its best induction head on one text of random
+tokens, and what it still copies without such heads. Lesson 11 explains both.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import matplotlib.pyplot as plt  # noqa: E402
+import torch  # noqa: E402
+
+from utils.heads import induction, record_attention  # noqa: E402
+from utils.interventions import ablate  # noqa: E402
+from utils.language_model import load_smollm2  # noqa: E402
+from utils.masks import causal_mask  # noqa: E402
+from utils.plotting import heatmap, style  # noqa: E402
+
+START = "Once upon a time, there was a"
+
+
+@torch.no_grad()
+def main() -> None:
+    model, tokenizer = load_smollm2()
+    ids = torch.tensor([tokenizer.encode(START)])  # (1, 8)
+    print(tokenizer.decode(model.generate(ids, 24, temperature=0)[0]))
+
+    generator = torch.Generator().manual_seed(0)
+    once = torch.randint(1_000, 40_000, (16, 32), generator=generator)
+    texts, mask = torch.cat([once, once], dim=1), causal_mask(64)  # (16, 64)
+    maps = record_attention(model, texts[:8])
+    scores = torch.stack([induction(layer, texts[:8], mask=mask) for layer in maps])
+    order = scores.mean(dim=1).flatten().argsort(descending=True).tolist()
+    best = [divmod(index, 9) for index in order[:8]]  # (layer, head), the best first
+
+    def copied(pairs):
+        """Return the share of the other texts' second copies that is predicted."""
+        gone = {}
+        for layer, head in pairs:
+            gone.setdefault(layer, []).append(head)
+        with ablate(model, gone):
+            guesses = model(texts[8:])[:, 32:-1].argmax(dim=-1)
+        return (guesses == texts[8:, 33:]).float().mean().item()
+
+    rng = random.Random(0)
+    free = {layer: [(layer, h) for h in range(9) if (layer, h) not in best]
+            for layer, _ in best}  # fmt: skip
+    sizes, at_random = (0, 1, 2, 4, 8), {}
+    without = [copied(best[:size]) for size in sizes]
+    for size in sizes[1:]:
+        drawn = []
+        for _ in range(5):
+            pairs = []
+            for layer, _ in best[:size]:
+                pairs.append(rng.choice([p for p in free[layer] if p not in pairs]))
+            drawn.append(copied(pairs))
+        at_random[size] = drawn
+
+    style()
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), width_ratios=(1, 1.3))
+    layer, head = best[0]
+    title = f"layer {layer}, head {head}: random tokens, twice"
+    heatmap(maps[layer][0, head], axes[0], mask=mask, vmax=1, annotate=False)
+    axes[0].set_title(title, fontsize=10)
+    axes[1].plot(sizes, without, "o-", color="C1", label="the best induction heads")
+    for size, drawn in at_random.items():
+        label = "other heads of the same layers, at random" if size == 1 else None
+        axes[1].scatter([size] * 5, drawn, color="C0", alpha=0.6, label=label)
+    axes[1].set(xlabel="heads without which the model runs", ylabel="copied tokens")
+    axes[1].set(ylim=(-0.03, 1), xticks=sizes)
+    axes[1].legend(loc="upper right", fontsize=9)
+    path = Path(__file__).with_name("copying.png")
+    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
+    print(f"score {scores.mean(dim=1).max():.2f}, with all heads {without[0]:.2f}")
+    for size, value in zip(sizes[1:], without[1:]):
+        spread = f"{min(at_random[size]):.2f} to {max(at_random[size]):.2f}"
+        print(f"without the best {size}: {value:.2f}; {size} others: {spread}")
+
+
+if __name__ == "__main__":
+    main()
