@@ -29,6 +29,8 @@ def logit_trials(dtype):
             "logits": 3 * randn(batch, length, vocab, seed=seed, dtype=dtype),
             "k": k,
         }
+    # far above 0: exp() of such a logit is inf
+    yield {"logits": 800 + 3 * randn(2, 4, 5, seed=9, dtype=dtype), "k": 2}
 
 
 probable = Exercise(
@@ -89,6 +91,10 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
+def _overflowing(x: Tensor) -> Tensor:
+    return x.exp() / x.exp().sum(dim=-1, keepdim=True)
+
+
 probable.wrong(
     "logits instead of probabilities",
     "Logits are no probabilities: they can be negative. Take their softmax.",
@@ -98,6 +104,12 @@ probable.wrong(
     "logarithms of probabilities",
     "Probabilities are asked for, not their logarithms.",
     lambda logits, k: _chosen(logits, k, how=lambda x: x.log_softmax(-1)),
+)
+probable.wrong(
+    "a softmax that overflows",
+    "exp of a large logit is inf, and inf / inf is NaN. Use softmax, which subtracts "
+    "the largest logit first (exercise 1.1).",
+    lambda logits, k: _chosen(logits, k, how=_overflowing),
 )
 probable.wrong(
     "a sigmoid",
@@ -152,6 +164,9 @@ def copies(dtype):
         hidden = torch.ones(length, length).triu(1).bool()
         weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         yield {"weights": weights, "period": period}
+    # without a causal mask: keys after the query have weights, too
+    weights = 2 * randn(2, 9, 9, seed=30, dtype=dtype)
+    yield {"weights": weights.softmax(dim=-1), "period": 5}
 
 
 inductive = Exercise(
@@ -236,6 +251,16 @@ inductive.wrong(
     "rows and columns exchanged",
     "Rows are the queries: weights[head, query, key].",
     lambda weights, period: induction_score(weights.mT, period),
+)
+inductive.wrong(
+    "the key after the query",
+    "The token after the query's own token in the first copy is asked for: its key is "
+    "period - 1 before the query.",
+    lambda weights, period: weights.diagonal(1, 1, 2).mean(-1),
+    lambda weights, period: (
+        weights[:, period:, period:].diagonal(1, 1, 2).sum(-1)
+        / max(weights.shape[-1] - period - 1, 1)
+    ),
 )
 inductive.wrong(
     "the mean over the heads",
@@ -365,6 +390,28 @@ honest.wrong(
         choose_and_report(scores, k)[1],
     ),
 )
+honest.wrong(
+    "the means first",
+    "Return the pairs first, then their means.",
+    lambda scores, k: choose_and_report(scores, k)[::-1],
+)
+honest.wrong(
+    "the worst of them first",
+    "The best head of the first half comes first.",
+    lambda scores, k: tuple(x.flip(0) for x in choose_and_report(scores, k)),
+)
+
+
+@honest.wrong(
+    "divided without rounding down",
+    "A layer is a whole number: use //, which divides and rounds down.",
+)
+def _(scores, k):
+    heads, flat = scores.shape[2], _flat(scores, k)
+    pairs = torch.stack([flat / heads, flat % heads], dim=1)
+    return pairs, choose_and_report(scores, k)[1]
+
+
 honest.wrong(
     "flat indices",
     "Return the layer and the head of each: (k, 2).",

@@ -6,7 +6,6 @@ import torch
 from utils.exercises import EXERCISES
 from utils.exercises.engine import grade
 from utils.heads import induction
-from utils.masks import causal_mask
 
 
 def tokens_by_sorting(logits, k):
@@ -36,7 +35,7 @@ def score_by_loops(weights, period):
 def score_of_the_course(weights, period):
     length = weights.shape[-1]
     ids = torch.arange(period).repeat(2)[None, :length]
-    return induction(weights[None], ids, mask=causal_mask(length))[0]
+    return induction(weights[None], ids)[0]
 
 
 def choice_unravelled(scores, k):
@@ -83,12 +82,41 @@ def choice_without_other_texts(scores, k):
     return torch.stack(torch.unravel_index(order, mean.shape), dim=1), values
 
 
+def tokens_by_exp(logits, k):
+    exp = torch.exp(logits)[:, -1]
+    values, ids = (exp / exp.sum(dim=-1, keepdim=True)).topk(k)
+    return values, ids
+
+
+def worst_first(scores, k):
+    pairs, means = choice_by_loops(scores, k)
+    return pairs.flip(0), means.flip(0)
+
+
+def choice_by_true_division(scores, k):
+    half, heads = len(scores) // 2, scores.shape[2]
+    chosen = scores[:half].mean(0).flatten().argsort(descending=True)[:k]
+    pairs = torch.stack([chosen / heads, chosen % heads], dim=1)
+    return pairs, scores[half:].mean(0).flatten()[chosen]
+
+
+def test_zeros_are_not_taken_for_rows_and_columns_exchanged():
+    verdict = grade(EXERCISES["11.2"], lambda w, p: w.new_zeros(len(w)))
+    assert not verdict.solved
+    assert verdict.mistake != "rows and columns exchanged"
+
+
 @pytest.mark.parametrize(
     "name, function, mistake",
     [
         ("11.1", lambda x, k: x[:, 0].softmax(-1).topk(k)[:], "the first position"),
+        ("11.1", tokens_by_exp, "a softmax that overflows"),
         ("11.2", score_of_the_whole_diagonal, "a query of the first copy"),
+        ("11.2", lambda w, p: w.diagonal(1, 1, 2).mean(-1), "the key after the query"),
         ("11.3", choice_without_other_texts, "chosen on all texts"),
+        ("11.3", lambda s, k: choice_by_loops(s, k)[::-1], "the means first"),
+        ("11.3", worst_first, "the worst of them first"),
+        ("11.3", choice_by_true_division, "divided without rounding down"),
     ],
 )
 def test_mistake_is_named(name, function, mistake):
