@@ -170,6 +170,40 @@ for name, functions in {
     cache.wrong(name, why, *functions)
 
 
+@cache.wrong(
+    "one position for all new tokens",
+    "Each new token has a position of its own: torch.arange(length, length + new).",
+)
+def _(turn, query, key, value, keys, values, length):
+    def one(x, positions):
+        return turn(x, torch.full_like(positions, length))
+
+    return cached_step(one, query, key, value, keys, values, length)
+
+
+@cache.wrong(
+    "unrotated keys kept",
+    "Keep the rotated keys: those in the buffer are rotated already.",
+)
+def _(turn, query, key, value, keys, values, length):
+    output, _, values = cached_step(turn, query, key, value, keys, values, length)
+    kept = keys.clone()
+    kept[..., length : length + key.shape[-2], :] = key
+    return output, kept, values
+
+
+@cache.wrong(
+    "empty places set to 0",
+    "Change only the places of the new tokens; the others stay as they are.",
+)
+def _(turn, query, key, value, keys, values, length):
+    end = length + query.shape[-2]
+    output, *kept = cached_step(turn, query, key, value, keys, values, length)
+    for x in kept:
+        x[..., end:, :] = 0
+    return output, *kept
+
+
 @cache.wrong("only the filled part returned", "Return the whole buffers: they stay.")
 def _(turn, query, key, value, keys, values, length):
     end = length + query.shape[-2]
@@ -322,6 +356,8 @@ def online_trials(dtype):
     sizes = [(4, 9, 3, 2), (3, 8, 4, 5), (2, 5, 2, 1), (1, 6, 1, 3)]
     for seed, (queries, keys, block, dim) in enumerate(sizes):
         scores = 3 * randn(queries, keys, seed=seed, dtype=dtype)
+        if seed == 0:
+            scores -= 1000  # exp(-1000) is 0: the first maximum is not 0
         values = randn(keys, dim, seed=20 + seed, dtype=dtype)
         if seed == 1:  # the first block is hidden from all, a later one from some
             scores[:, :block] = -math.inf
@@ -370,6 +406,39 @@ online.wrong(
     "subtract 0 there. Then every exp is 0, and the state stays as it was.",
     _online(guard=False),
 )
+
+
+@online.wrong(
+    "the first maximum taken for 0",
+    "At first the old total and the old output are 0. Subtract 0 only where no score "
+    "has been seen; elsewhere subtract the new maximum, however small it is.",
+)
+def _(scores, values, top, total, output):
+    new = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
+    shift = new.masked_fill(new == -math.inf, 0.0)
+    old = (top.masked_fill(top == -math.inf, 0.0) - shift).exp()
+    exps = (scores - shift).exp()
+    total = total * old + exps.sum(dim=-1, keepdim=True)
+    return new, total, output * old + exps @ values
+
+
+@online.wrong("NaN where nothing is visible")
+def _(scores, values, top, total, output):  # only a block hidden from all is skipped
+    if (scores == -math.inf).all():
+        return top, total, output
+    return _online(guard=False)(scores, values, top, total, output)
+
+
+@online.wrong(
+    "no maximum at all",
+    "exp of a large score overflows: subtract the largest score so far.",
+)
+def _(scores, values, top, total, output):
+    new = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
+    exps = scores.exp()
+    return new, total + exps.sum(dim=-1, keepdim=True), output + exps @ values
+
+
 online.wrong(
     "maximum not updated",
     "A larger score becomes the new maximum: take the larger of the two.",
@@ -408,6 +477,7 @@ online.wrong(
 online.wrong(
     "a finite number for nothing",
     "While a query has seen no key, its maximum stays -inf.",
+    lambda scores, *args: online_step(scores.clamp(min=-1e9), *args),
     _changed(
         lambda top, total, output, *_: (
             top.clamp(min=torch.finfo(top.dtype).min), total, output)
@@ -503,6 +573,7 @@ windows.wrong(
     "The last query stands at the last key: with 3 queries and 8 keys, the first "
     "query stands at position 5.",
     _window(_inside, lambda queries, keys: 0),
+    lambda queries, keys, window: causal_mask(queries, keys).triu(1 - window),
 )
 for name, function in {
     "no window": lambda queries, keys, window: causal_mask(queries, keys),
@@ -519,6 +590,20 @@ for name, function in {
 }.items():
     why = "The window moves with the query: it always ends at the query's own position."
     windows.wrong(name, why, function)
+
+
+@windows.wrong(
+    "a slice that starts before 0",
+    "A slice that starts at a negative number counts from the end: take "
+    "max(0, end - window).",
+)
+def _(queries, keys, window):
+    mask = torch.zeros(queries, keys, dtype=torch.bool)
+    for i in range(queries):
+        end = keys - queries + i + 1
+        mask[i, end - window : end] = True
+    return mask
+
 
 windows.wrong(
     "True where hidden",

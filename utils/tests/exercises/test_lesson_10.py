@@ -184,6 +184,24 @@ def mistakes():
     def one_too_many(queries, keys, window):
         return window_by_triangles(queries, keys, window + 1)
 
+    def first_maximum_0(scores, values, top, total, output):
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        shift = torch.where(new > -math.inf, new, 0.0)
+        factor = (torch.where(top > -math.inf, top, 0.0) - shift).exp()
+        exps = (scores - shift).exp()
+        total = total * factor + exps.sum(-1, keepdim=True)
+        return new, total, output * factor + exps @ values
+
+    def negative_start(queries, keys, window):
+        rows = []
+        for end in range(keys - queries + 1, keys + 1):
+            row = torch.zeros(keys, dtype=torch.bool)
+            row[end - window : end] = True
+            rows.append(row)
+        return torch.stack(rows)
+
+    yield "10.3", "the first maximum taken for 0", first_maximum_0
+    yield "10.4", "a slice that starts before 0", negative_start
     yield "10.2", "groups interleaved", interleaved
     yield "10.3", "NaN where nothing is visible", without_guard
     yield "10.1", "mask in the upper corner", by_is_causal
