@@ -15,11 +15,14 @@ import torch
 from studies import FOLDER, as_json, command_line, script_of
 from torch import nn
 
+from utils.tests.helpers import need_smollm2
+
 REPEATED = [
     "adversary",
     "length",
     "language_model",
     "parts",
+    "smollm2",
     "specialisation",
     "without_heads",
 ]
@@ -43,6 +46,8 @@ def runs_of(stored, **which):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
 def test_one_run_again_is_as_stored(name):
+    if name == "smollm2":
+        need_smollm2()
     command = [sys.executable, FOLDER / f"{name}.py", "--check"]
     quiet = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=quiet, capture_output=True, text=True)

@@ -1,0 +1,244 @@
+"""The study of lesson 11: a language model without each of its heads, and with noise.
+
+usage: python assets/studies/smollm2.py            writes smollm2.json
+       python assets/studies/smollm2.py --check    repeats a few and compares
+
+Of 24 sentences such as "When Mary and John went to the store, John gave a drink to",
+12 of each kind: the logit of the name that should follow, less that of the other name.
+For each of the 270 heads: by how much the mean changes if the head is ablated; and how
+much of it comes back if, in the same sentence with the other giver, the head gives what
+it gives in this one. Then the same model with noise that is as large as the rounding
+of its weights: this mean, the loss on a text, and how random tokens are copied.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import gguf  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from studies import command_line  # noqa: E402
+
+from utils.data import python_docs  # noqa: E402
+from utils.heads import induction  # noqa: E402
+from utils.interventions import ablate  # noqa: E402
+from utils.language_model import SHA256, _our_name, find_smollm2, load_smollm2  # noqa: E402
+from utils.masks import causal_mask  # noqa: E402
+from utils.recording import record_attention  # noqa: E402
+
+STORED = Path(__file__).with_suffix(".json")
+TEMPLATES = {  # the names: pairs that are told apart by who gives
+    "When {} and {} went to the store, {} gave a drink to": (
+        "Mary John, Anna Peter, Tom Lisa, David Sarah, Paul Emma, James Kate"
+    ),
+    "When {} and {} went to the park, {} threw the ball to": (
+        "Mark Laura, Michael Alice, Robert Julia, George Helen, Simon Rose, Martin Jane"
+    ),
+}
+NOISE_SEEDS = range(4)
+CHECKED = ("16.0", "23.3")
+MARGIN = {"ablated": 0.02, "patched": 0.005}
+
+
+def sentences() -> list[tuple[str, str, str]]:
+    """Return (sentence, the name that should follow, the giver) of all 24."""
+    found = []
+    for template, pairs in TEMPLATES.items():
+        for pair in pairs.split(", "):
+            first, second = pair.split()
+            for giver, other in ((second, first), (first, second)):
+                text = template.format(first, second, giver)
+                found.append((text, other, giver))
+    return found
+
+
+class Names:
+    """The model, and what happens in it when it reads the sentences."""
+
+    @torch.no_grad()
+    def __init__(self):
+        self.model, tokenizer = load_smollm2()
+        self.encode = encode = tokenizer.encode
+        texts, answers, givers = zip(*sentences())
+        self.ids = torch.tensor([encode(text) for text in texts])
+        ids = [torch.tensor([encode(f" {n}")[0] for n in x]) for x in (answers, givers)]
+        self.answers, self.givers = ids
+        self.partner = torch.arange(len(texts)) ^ 1  # the same with the other giver
+        self.first = int((self.ids[0] != self.ids[1]).nonzero()[0])  # where they part
+        self.mask = causal_mask(self.ids.shape[1], self.ids.shape[1])
+        self.states, self.outputs, hooks = [], [], []
+
+        def keep(found):
+            return lambda module, inputs: found.append(inputs[0])
+
+        for block in self.model.blocks:
+            hooks += [
+                block.register_forward_pre_hook(keep(self.states)),
+                block.attention.out_proj.register_forward_pre_hook(keep(self.outputs)),
+            ]
+        hooks.append(self.model.norm.register_forward_pre_hook(keep(self.states)))
+        self.model(self.ids)
+        for hook in hooks:
+            hook.remove()
+        self.cache = {}
+        self.model(self.ids[:, : self.first], cache=self.cache)
+        self.whole = self.difference(self.states[-1])
+
+    def difference(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logit differences (sentences,) of what the final norm is given."""
+        rows = self.model.head.weight
+        direction = rows[self.answers] - rows[self.givers]
+        return (self.model.norm(x[:, -1]) * direction).sum(dim=-1)
+
+    @torch.no_grad()
+    def ablated(self, layer: int, head: int) -> list[float]:
+        """Return by how much the mean differences change without a head."""
+        x = self.states[layer]
+        with ablate(self.model, {layer: [head]}):
+            for block in self.model.blocks[layer:]:
+                x = block(x, self.mask)
+        return means(self.difference(x) - self.whole)
+
+    @torch.no_grad()
+    def patched(self, layer: int, head: int) -> list[float]:
+        """Return how much comes back, of the runs with the other giver, by a head.
+
+        Before the giver both runs are equal: what follows is computed anew.
+        """
+        mine = self.outputs[layer][:, self.first :].unflatten(-1, (9, -1))[:, :, head]
+
+        def change(_, inputs):
+            y = inputs[0].unflatten(-1, (9, -1)).clone()
+            y[:, :, head] = mine
+            return (y.flatten(-2),)
+
+        x = self.states[layer][self.partner, self.first :]
+        attention = self.model.blocks[layer].attention
+        hook = attention.out_proj.register_forward_pre_hook(change)
+        for i in range(layer, 30):
+            mask = self.mask[self.first :]
+            x = self.model.blocks[i](x, mask, cache=dict(self.cache[i]))
+        hook.remove()
+        other = -self.whole[self.partner]  # of the same names, in the other run
+        back, lost = self.difference(x) - other, self.whole - other
+        return [b / n for b, n in zip(means(back, 9), means(lost, 9))]
+
+    def row(self, layer: int, head: int) -> dict:
+        """Return a row of the study."""
+        found = {"head": f"{layer}.{head}"}
+        for name in MARGIN:
+            values = getattr(self, name)(layer, head)
+            found[name] = [round(value, 4) for value in values]
+        return found
+
+
+def means(x: torch.Tensor, digits: int = 4) -> list[float]:
+    """Return the means over the sentences of each kind."""
+    return [round(part.mean().item(), digits) for part in x.chunk(2)]
+
+
+def blocks_of(tensor) -> torch.Tensor | None:
+    """Return the step (rows, blocks) of each block of 32 weights; None if exact.
+
+    In Q4_1 and Q8_0 a block begins with its step, a number of 16 bits.
+    """
+    size = {"Q4_1": 20, "Q8_0": 34}.get(tensor.tensor_type.name)
+    if size is None:
+        return None
+    data = torch.tensor(tensor.data).unflatten(-1, (-1, size))[..., :2]
+    return data.contiguous().view(torch.float16)[..., 0].float()
+
+
+@torch.no_grad()
+def add_noise(model, seed: int) -> None:
+    """Add noise to the weights of a model: uniform, between -1/2 and 1/2 step."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in gguf.GGUFReader(find_smollm2()).tensors:
+        steps = blocks_of(tensor)
+        if steps is not None:
+            weight = model.get_parameter(_our_name(tensor.name))
+            noise = torch.rand(weight.shape, generator=generator) - 0.5
+            noise = noise.unflatten(-1, (-1, 32)) * steps.abs()[..., None]
+            weight += noise.flatten(-2)
+
+
+@torch.no_grad()
+def scores(names: Names, seed: int | None) -> dict:
+    """Return what the model does with names, a text, and random tokens."""
+    model, generator = names.model, torch.Generator().manual_seed(1)
+    once = torch.randint(1000, 40000, (8, 32), generator=generator)
+    twice = torch.cat([once, once], dim=1)
+    copied = model(twice)[:, 32:-1].argmax(dim=-1) == twice[:, 33:]
+    weights = record_attention(model, twice)
+    found = torch.stack([induction(w, twice).mean(0) for w in weights]).flatten()
+    corpus = python_docs()
+    text = names.encode(corpus.decode(corpus.validation[:400]))[:128]
+    ids, rows = torch.tensor([text]), torch.arange(len(names.ids))
+    logits = model(names.ids)[:, -1]
+    difference = logits[rows, names.answers] - logits[rows, names.givers]
+    values = {
+        "copied": copied.float().mean(),
+        "loss": F.cross_entropy(model(ids)[0, :-1], ids[0, 1:]),
+        "difference": difference.mean(),
+    }
+    best = found.topk(8).indices.tolist()
+    return {
+        "seed": seed,
+        **{name: round(value.item(), 3) for name, value in values.items()},
+        "best": [f"{i // 9}.{i % 9}" for i in best],
+        "scores": [round(found[i].item(), 3) for i in best],
+    }
+
+
+def noisy(seed: int | None) -> dict:
+    """Return the scores of the model with noise, or without if the seed is None."""
+    names = Names()
+    if seed is not None:
+        add_noise(names.model, seed)
+    return scores(names, seed)
+
+
+def study() -> dict:
+    """Return the study."""
+    names = Names()
+    rows = [names.row(layer, head) for layer in range(30) for head in range(9)]
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "model": {"sha256": SHA256},
+        "sentences": sentences(),
+        "difference": means(names.whole),
+        "noise": [noisy(seed) for seed in (None, *NOISE_SEEDS)],
+        "runs": rows,
+    }
+
+
+def misfits(stored: dict, again: list[dict]) -> list[str]:
+    """Return a sentence for each repeated row that is not as stored."""
+    rows = {row["head"]: row for row in stored["runs"]}
+    return [
+        f"{row['head']}: {name} {row[name]}, stored {rows[row['head']][name]}"
+        for row in again
+        for name, margin in MARGIN.items()
+        for new, old in zip(row[name], rows[row["head"]][name])
+        if abs(new - old) > margin
+    ]
+
+
+def repeated() -> list[dict]:
+    """Return some rows once more."""
+    names = Names()
+    return [names.row(*map(int, head.split("."))) for head in CHECKED]
+
+
+def main(arguments: list[str]) -> int:
+    torch.set_num_threads(1)
+    return command_line(
+        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated())
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
