@@ -88,7 +88,7 @@ def progress() -> None:
         names = [exercise.name for exercise in lesson.EXERCISES]
         cells = [f"{name} {status[name]}".ljust(12) for name in names]
         number = names[0].split(".")[0]
-        print("  ".join([f"Lesson {number}".ljust(9), *cells]).rstrip())
+        print(" ".join([f"Lesson {number}".ljust(9), *cells]).rstrip())
     left = [e for e in EXERCISES.values() if status[e.name] != SOLVED]
     after = f" Next: {left[0].name} {left[0].title}." if left else ""
     print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved.{after}")
