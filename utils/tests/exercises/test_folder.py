@@ -99,11 +99,11 @@ def test_progress_shows_the_whole_course(notebook, monkeypatch, capsys):
     capsys.readouterr()
     progress()
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("Lesson 1   1.1 solved    1.2 not yet   1.3 –         1.")
+    assert said[0].startswith("Lesson 1  1.1 solved   1.2 not yet  1.3 –        1.")
     assert said[-1] == f"1 of {len(EXERCISES)} solved. Next: 1.2 {titles['1.2']}."
     exercises._verdicts.clear()  # another day, another kernel
     progress()
-    assert "1.1 solved    1.2 –" in capsys.readouterr().out
+    assert "1.1 solved   1.2 –" in capsys.readouterr().out
 
 
 def test_progress_when_all_is_solved(monkeypatch, capsys):
@@ -174,7 +174,7 @@ def test_what_a_kernel_solves_another_process_uses(capsys):
     said = kernel([start, helper, cell, f"%time\n{helper}\n{cell}", "progress()"])
     assert "It is not kept: it uses `rows` from another cell;" in said[2]
     assert said[3].endswith("Kept for later lessons.\n")
-    assert said[4].startswith("Lesson 1   1.1 solved    1.2 –")
+    assert said[4].startswith("Lesson 1  1.1 solved   1.2 –")
     assert_own("1.1", capsys)
     assert "def rows(x):" in kept.read("1.1")
 
