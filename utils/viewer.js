@@ -523,6 +523,9 @@ class Viewer {
   // A token of the sentence: as query and as key, where both are the same words.
   lookAtToken(query, key) {
     const at = (i) => i < 0 ? null : i, { rows, columns } = this;
+    if (this.view === "one weight") { // it shows a pair: the other token stays
+      return this.lookAt(query ?? this.query ?? 0, key ?? this.key ?? 0, true);
+    }
     if (this.data.square && key === null) {
       key = at(columns.findIndex((c) => !c.rest && c.keys[0] === rows[query]));
     } else if (this.data.square && !columns[key].rest) {
@@ -593,6 +596,7 @@ class Viewer {
   refresh() {
     this.layOut();
     this.title.replaceChildren(this.labelled(this.headName(this.head), this.head));
+    this.found.value = this.ranked.findIndex((place) => `${place}` === `${this.head}`);
     this.draw();
     setTimeout(() => this.drawMap()); // it may take a moment
   }
@@ -651,6 +655,30 @@ class Viewer {
     this.headList.value = this.head[1];
   }
 
+  // Heads sorted by the score of a role, the highest first: choosing one shows it.
+  makeSearch() {
+    const { roles } = this.data, labelled = (name, list) => {
+      list.setAttribute("aria-label", name);
+      return make("label", { hidden: !roles.length }, name, list);
+    };
+    this.ranked = [];
+    this.found = make("select", { disabled: true, onchange: () => {
+      this.choose(...this.ranked[this.found.value]);
+      this.refresh();
+    } });
+    const role = make("select", { onchange: () => {
+      const score = ([layer, head]) => roles[role.value].scores[layer][head];
+      this.ranked = [...this.heads].sort((a, b) => score(b) - score(a));
+      this.found.replaceChildren(...options(this.ranked.map((place, rank) =>
+        `${rank + 1}. ${this.headName(place)}: ${score(place).toFixed(2)}`)));
+      this.found.disabled = false;
+      this.choose(...this.ranked[0]);
+      this.refresh();
+    } }, ...options(roles.map(({ name }) => name)));
+    role.value = null; // none is chosen yet
+    return [labelled("sort heads by", role), labelled("best heads", this.found)];
+  }
+
   makeControls() {
     const { data } = this;
     this.layer = this.choice("layer", data.layers);
@@ -675,8 +703,8 @@ class Viewer {
     view.setAttribute("aria-label", "view");
     return make("form", { onsubmit: () => false },
       make("label", { hidden: data.weights.length === 1 }, "layer", this.layer),
-      make("label", {}, "head", this.headList), make("label", {}, "view", view), hide,
-      this.enlarge);
+      make("label", {}, "head", this.headList), ...this.makeSearch(),
+      make("label", {}, "view", view), hide, this.enlarge);
   }
 
   makeMap() {

@@ -18,7 +18,7 @@ from torch import Tensor
 from utils.checks import check_tokens, checked_layers, checked_mask
 from utils.plotting import ROUNDING, legible, names, printed, visible
 
-MOST_BYTES = 1_000_000
+MOST_BYTES = 2_000_000
 MOST_TABLES = 4  # heads that are written as tables, too
 WIDEST_TABLE = 16  # tokens; of longer texts the tables name the strongest keys only
 STRONGEST = 3
@@ -83,6 +83,7 @@ def view_heads(
     layers: Sequence[int] | None = None,
     start: tuple[int, int] | None = None,
     features: Mapping[tuple[int, int], tuple[Tensor, Tensor]] | None = None,
+    roles: Mapping[str, Tensor] | None = None,
     title: str = "Attention heads",
 ) -> View:
     """Return an interactive view of the attention of one sentence, all heads.
@@ -99,8 +100,10 @@ def view_heads(
     features: queries (queries, head_dim) and keys (keys, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.
+    roles: scores (layers, heads) by the name of a role, such as {"induction": scores}:
+        the view lists the heads sorted by the score of the role that is chosen.
     Weights are stored to 0.001. Raises ValueError for what is not a softmax of one
-    sentence, and for a view of more than a megabyte.
+    sentence, and for a view of more than two megabytes.
     """
     matrices = checked_layers(weights)
     rows, columns = matrices[0].shape[1:]
@@ -133,6 +136,7 @@ def view_heads(
             _features(place, pair, by_place, mask, numbers)
             for place, pair in (features or {}).items()
         ],
+        "roles": _checked_roles(roles or {}, matrices),
         "start": [numbers.index(start[0]), start[1]],
         "labels": [
             [labels.get((number, head), "") for head in range(len(layer))]
@@ -191,6 +195,31 @@ def _checked_start(start, labels, places) -> tuple[int, int]:
     if start not in places:
         raise ValueError(f"start={start!r}; give (layer, head) of a head that is here.")
     return start
+
+
+def _checked_roles(roles, matrices: list[Tensor]) -> list[dict]:
+    """Return names and scores, (layers, heads) each, rounded for the script."""
+    shape = len(matrices), len(matrices[0])
+    if roles and any(len(layer) != shape[1] for layer in matrices):
+        raise ValueError("roles need layers with the same number of heads.")
+    for name, scores in roles.items():
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"roles hold {name!r}; give a name for each role.")
+        if not isinstance(scores, Tensor) or scores.shape != shape:
+            given = getattr(scores, "shape", type(scores).__name__)
+            raise ValueError(
+                f"the scores of {name!r} are {given}; give a tensor (layers, heads), "
+                f"here {shape}."
+            )
+        if not scores.isfinite().all():
+            raise ValueError(f"some scores of {name!r} are NaN or infinite.")
+    return [
+        {
+            "name": legible(name),
+            "scores": [[round(x, 4) for x in row] for row in scores.tolist()],
+        }
+        for name, scores in roles.items()
+    ]
 
 
 def _check_size(count: int, size: str) -> None:

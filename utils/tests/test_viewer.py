@@ -267,6 +267,23 @@ def test_144_heads_at_64_tokens_take_less_than_800_kb(sharpness):
     assert 12 * 64 * 64 * 12 < len(html_of(view).encode()) < 800_000
 
 
+def test_270_heads_at_64_tokens_with_roles_take_less_than_2_mb():
+    """Of SmolLM2's size: 30 layers of 9 causal heads, with three roles."""
+    torch.manual_seed(0)
+    hidden = torch.ones(64, 64).triu(1).bool()
+    layers = torch.randn(30, 9, 64, 64).mul(2).masked_fill(hidden, -torch.inf)
+    roles = {name: torch.rand(30, 9) for name in ("induction", "previous", "first")}
+    weights = list(layers.softmax(dim=-1).split(1))
+    view = view_heads(weights, ["Ġtoken"] * 64, mask=~hidden, roles=roles)
+    assert len(html_of(view).encode()) <= 2_000_000
+
+
+def test_the_scores_of_roles_arrive():
+    scores = torch.tensor([[0.12345, -1.0]])
+    data = data_of(view_heads(heads(2, 5, 5), WORDS, roles={"<i>": scores}))
+    assert data["roles"] == [{"name": "<i>", "scores": [[0.1235, -1.0]]}]
+
+
 def test_the_worst_case_is_not_much_larger():
     """Thirteen weights of a row at most take two letters."""
     weights = torch.full((1, 64, 64), 0.0001)
@@ -306,6 +323,16 @@ def test_the_worst_case_is_not_much_larger():
         (r"start=\(1, 0\)", None, {"start": (1, 0)}),
         (r"start=\(0, 0\)", None, {"start": (0, 0), "layers": [3]}),
         ("0.9; give", None, {"labels": {(0, 0): 0.9}}),
+        (r"\(layers, heads\)", None, {"roles": {"a": torch.ones(2, 1)}}),
+        (r"\(layers, heads\)", None, {"roles": {"a": [[0.5, 0.5]]}}),
+        ("NaN", None, {"roles": {"a": torch.tensor([[0.5, torch.nan]])}}),
+        ("name for each", None, {"roles": {" ": torch.ones(1, 2)}}),
+        ("name for each", None, {"roles": {3: torch.ones(1, 2)}}),
+        (
+            "same number of heads",
+            lambda w: [w, w[:1]],
+            {"roles": {"a": torch.ones(2, 2)}},
+        ),
     ],
 )
 def test_what_would_be_a_false_view_is_refused(says, weights, options):

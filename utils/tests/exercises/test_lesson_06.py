@@ -37,9 +37,7 @@ def cells_of(page):
     """Return the cells that use the answer to 6.3."""
     cells = json.loads((NOTEBOOKS / page).read_text(encoding="utf-8"))["cells"]
     return [
-        cell
-        for cell in cells
-        if "uses-answer-6.3" in cell["metadata"].get("tags", [])
+        cell for cell in cells if "uses-answer-6.3" in cell["metadata"].get("tags", [])
     ]
 
 
