@@ -110,8 +110,8 @@ def pytorch(ax):
 def cache(ax):
     """Map of the transformer, lesson 10: fast attention. The keys and values of 5
     earlier tokens are kept in a cache, so that a new token computes 1 query, 1 key and
-    1 value. Below, the score matrix is computed in tiles and never stored as a
-    whole.
+    1 value. Below, the score matrix is computed in tiles (grey: done, pink: now, white:
+    still to come) and never stored as a whole.
     """
     box(ax, 0.75, 2.05, 3.42, 0.86, "", "white")
     box(ax, 4.3, 2.05, 0.74, 1.26, "", "white", MARK)

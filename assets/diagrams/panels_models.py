@@ -15,9 +15,10 @@ from drawing import (
 
 
 def block(ax):
-    """Map of the transformer, lesson 06: the transformer block. 1 residual stream runs
-    through it. Attention and the MLP, 2 sublayers, each after a layer norm, read from
-    the stream and add their outputs to it.
+    """Map of the transformer, lesson 06: the transformer block. The residual stream is
+    the grey arrow. Attention and the MLP, each after a layer norm, read from the stream
+    and add their outputs to it. (The model of this lesson has no positional encodings
+    at the bottom: its positions enter inside attention.)
     """
     stream = 0.95
     arrow(ax, (0.1, stream), (5.55, stream), width=5, colour="#b0b0b0")
@@ -85,7 +86,9 @@ def encoder(ax):
 def language_model(ax):
     """Map of the transformer, lesson 11: a language model of 30 layers with 9 heads
     each. It predicts the next token of a text; a token is sampled from the
-    probabilities and put at the end of the text, and the model predicts again.
+    probabilities and put at the end of the text, and the model predicts again. (Here
+    the most probable token is taken, the norms are RMSNorm, and positions enter inside
+    attention, so the grey box at the bottom is not used.)
     """
     for i, token in enumerate(TOKENS):
         new = {"fill": MARKED, "edge": MARK} if i == 5 else {"fill": "white"}
