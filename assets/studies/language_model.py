@@ -8,8 +8,9 @@ Every run is in the file: the loss on the validation text as training goes on, a
 the end by position in the window, and of every token given alone. Beside the model of
 the lesson ("pre"), five others: "post" (norms after the additions), "no attention"
 (blocks of MLPs alone; also mixed half and half with the bigram), "one ahead" (a mask
-that lets every token read the next one; also judged with the right mask), "single"
-(a quarter of the batches are texts of one token), and "short" (a quarter of the steps).
+that lets every token read the next one, in both blocks; also judged with the right
+mask), "single" (a quarter of the batches are texts of one token), and "short" (a
+quarter of the steps).
 """
 
 import json

