@@ -105,6 +105,16 @@ def test_words(source, course):
         SITE.words({"notebooks/03_c.ipynb": wrong}, course, "ada/heads")
 
 
+def test_the_words_of_every_lesson_of_the_course_are_found():
+    paths = sorted((house.ROOT / "notebooks").glob("*.ipynb"))
+    lessons = {
+        f"notebooks/{path.name}": json.loads(path.read_text(encoding="utf-8"))
+        for path in paths
+    }
+    page = SITE.words(lessons, house.ROOT, "ada/heads")
+    assert all(f"]({path})" in page for path in lessons)
+
+
 @pytest.mark.parametrize(
     "link, on_the_site",
     [
