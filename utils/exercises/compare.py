@@ -36,10 +36,15 @@ ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
     r"Boolean value of Tensor": ("many truths where one is needed",
         "`if`, `and` and Python's max() need one True or False, but a comparison of "
         "tensors gives one for each number: torch.allclose(a, b) says yes or no, and "
-        "amax(dim=...) is the largest number of a row."),
+        "amax(dim=...) is the largest number of a row. Two masks are joined by "
+        "`(a >= 0) & (a < n)`, with brackets; a choice for each number is "
+        "`torch.where` or `masked_fill`."),
     r"are not (close|equal)": ("an assertion where an answer is wanted",
         "assert_close raises an error; torch.allclose(a, b, atol=...) says yes or no."),
-    r"is a tuple|'tuple' object|not tuple": ("a tuple taken for a tensor",
+    r"(list|range) indices": ("a list taken for a tensor",
+        "A list cannot be indexed like a tensor: take torch.tensor(...) or "
+        "torch.arange(...)."),
+    r"is a tuple|'tuple' object|tuple indices must be": ("a tuple taken for a tensor",
         "A function that you call returns several things: output, weights = ..."),
 }  # fmt: skip
 
@@ -52,7 +57,8 @@ def difference(expected: Run, yours: Run) -> str | None:
         names = ", ".join(f"`{name}`" for name in yours.edited)
         return (
             f"{EDITS}{names} in place; the caller still "
-            "needs it. Build a new tensor (x = x - 1 instead of x -= 1)."
+            "needs it. Build a new tensor (x = x - 1 instead of x -= 1), or change a "
+            "copy: keys = keys.clone(). A second name or a slice is no copy."
         )
     said = output_difference(expected.output, yours.output)
     return said or _gradient_difference(expected, yours)
@@ -161,7 +167,8 @@ def _parts_difference(target, output, where: str, returned: str) -> str | None:
     if len(output) != len(target):
         return f"{returned} {len(output)} parts; expected {len(target)}."
     for key in target if mapping else range(len(target)):
-        part = f"part {key!r} of {where}"
+        named = repr(key) if mapping else f"{key + 1} (of {len(target)})"
+        part = f"part {named} of {where}"
         said = output_difference(target[key], output[key], part)
         if said is not None:
             differ = said.startswith(VALUES_DIFFER)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from utils.attention import causal_mask, scaled_dot_product_attention
@@ -21,6 +22,30 @@ from utils.attention import causal_mask, scaled_dot_product_attention
 
 def attend(query, key, value, mask=None):
     return scaled_dot_product_attention(query, key, value, mask)[0]
+
+
+def _overflowing(query, key, value, mask=None):
+    exps = (query @ key.mT / query.shape[-1] ** 0.5).exp()
+    exps = exps if mask is None else exps.masked_fill(~mask, 0.0)
+    return exps / exps.sum(dim=-1, keepdim=True) @ value
+
+
+def _in_order(function, *order):
+    """Return an answer whose results come in another order."""
+    return lambda *args: tuple(function(*args)[i] for i in order)
+
+
+def _split(x):
+    """Return a tensor that lies in memory as `split_heads` leaves it."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+OVERFLOWS = (
+    "a softmax that overflows",
+    "exp of a large score is inf, and inf / inf is NaN. Use softmax, which subtracts "
+    "the largest score first (exercise 1.1).",
+)
+NO_SCALE = "no scale", "Divide the scores by the square root of head_dim."
 
 
 # --- 10.1 A cache of fixed size ---------------------------------------------------
@@ -45,14 +70,14 @@ def _lower_right(new, end):
 
 def _cached(
     queries_at=0, keys_at=0, *, old_at=None, values_at=None, place=0, mask=_lower_right,
-    capacity=False,
+    capacity=False, attention=attend,
 ):  # fmt: skip
     """Return the reference with a part done otherwise.
 
     queries_at, keys_at: how far from the right positions they are turned; "zero":
         from 0; None: not at all. old_at: positions by which old keys are turned again.
     place: how far from the right place the new ones are written.
-    capacity: whether the whole buffer is attended to.
+    capacity: whether the whole tensors are attended to, empty places, too.
     """
 
     def answer(turn, query, key, value, keys, values, length):
@@ -75,31 +100,35 @@ def _cached(
         seen = keys.shape[-2] if capacity else end
         shown = mask(new, seen)
         read = keys[..., :seen, :], values[..., :seen, :]
-        return attend(turned(query, queries_at), *read, shown), keys, values
+        return attention(turned(query, queries_at), *read, shown), keys, values
 
     return answer
 
 
-def halves(x, positions):
-    return rotate_pairs(x, positions[:, None] * frequencies(x.shape[-1]))
+def halves(x, positions, layout="half"):
+    turns = frequencies(x.shape[-1], dtype=torch.float64)  # for positions of any type
+    return rotate_pairs(x, positions[:, None] * turns, layout=layout)
 
 
 def neighbours(x, positions):
-    angles = positions[:, None] * frequencies(x.shape[-1])
-    return rotate_pairs(x, angles, layout="interleaved")
+    return halves(x, positions, "interleaved")
 
 
 def cache_trials(dtype):
-    # new tokens, old tokens, size of the buffer
+    # new tokens, old tokens, room for tokens
     sizes = [(2, 3, 8), (1, 5, 9), (4, 0, 7), (3, 4, 12), (1, 1, 4), (2, 6, 10)]
     sizes += [(3, 5, 8)]  # full afterwards
+    sizes += [(2, 4, 9), (3, 2, 8)]
     for seed, (new, length, capacity) in enumerate(sizes):
         trial = {"turn": neighbours if seed % 2 else halves}
         batch, heads, head_dim = (2, 3, 8) if seed % 2 else (1, 2, 4)
         names = ("query", "key", "value", "keys", "values")
         for at, name in enumerate(names):
             shape = batch, heads, capacity if name in names[3:] else new, head_dim
-            trial[name] = randn(*shape, seed=10 * at + seed, dtype=dtype)
+            x = randn(*shape, seed=10 * at + seed, dtype=dtype)
+            trial[name] = _split(x) if seed == 7 and at < 3 else x
+        if seed == 8:  # exp of such a score overflows
+            trial["query"] *= 60
         yield trial | {"length": length}
 
 
@@ -127,11 +156,41 @@ for name, places in {
 
 cache.wrong(
     "old keys turned again",
-    "The keys in the buffer were turned when they were new; do not turn them again.",
+    "The keys in the cache were turned when they were new; do not turn them again.",
     _cached(old_at=0),
     _cached("zero", "zero", old_at=0),
     _cached(old_at=1),
 )
+
+
+def _turned_on_reading(when_written, upto, kept):
+    """Return the answer that turns the keys when it reads them.
+
+    when_written: whether new ones are turned then, too. upto: 0: only the old ones are
+    turned when read, 1: the new ones, too, 2: the empty places, too.
+    kept: whether this is what it returns.
+    """
+
+    def answer(turn, query, *rest):
+        length, end = rest[-1], rest[-1] + query.shape[-2]
+        writes = turn if when_written else lambda x, positions: x
+        _, keys, values = cached_step(writes, query, *rest)
+        stop = (length, end, keys.shape[-2])[upto]
+        read = keys.clone()
+        read[..., :stop, :] = turn(read[..., :stop, :], torch.arange(stop))
+        query, mask = turn(query, torch.arange(length, end)), causal_mask(end)[length:]
+        output = attend(query, read[..., :end, :], values[..., :end, :], mask)
+        return output, read if kept else keys, values
+
+    return answer
+
+
+for options in [
+    (False, 1, False), (True, 1, False), (True, 1, True), (True, 0, False),
+    (False, 2, True),
+]:  # fmt: skip
+    cache.wrong("old keys turned again", _turned_on_reading(*options))
+
 cache.wrong("values turned", "Positions change scores, so values are never turned.",
             _cached(values_at=0))  # fmt: skip
 
@@ -142,7 +201,7 @@ for name, place in {
     "written at the start of the buffer": lambda length, new, size: 0,
 }.items():
     why = "The old tokens fill the places 0 to length - 1; write right behind them."
-    cache.wrong(name, why, _cached(place=place))
+    cache.wrong(name, why, *(_cached(place=place, capacity=c) for c in (False, True)))
 
 
 def _upper_left(new, end):
@@ -157,6 +216,10 @@ for name, functions in {
     "mask in the upper corner": [
         _cached(mask=_upper_left),
         _cached(mask=_upper_left, capacity=True),
+        _cached(mask=lambda new, end: _upper_left(new, end) if new > 1 else None),
+    ],
+    "one key too many": [
+        _cached(mask=lambda new, end: causal_mask(new, end + 1)[:, :-1])
     ],
     "no mask among the new": [_cached(mask=lambda new, end: None)],
     "a new token does not see itself": [
@@ -168,6 +231,24 @@ for name, functions in {
 }.items():
     why = "New token i stands at position length + i: it sees the places up to there."
     cache.wrong(name, why, *functions)
+
+
+cache.wrong(*OVERFLOWS, _cached(attention=_overflowing))
+cache.wrong(
+    *NO_SCALE,
+    _cached(attention=lambda query, *x: attend(query * query.shape[-1] ** 0.5, *x)),
+)
+cache.wrong(
+    "the output last",
+    "Return the output first, then the keys and the values.",
+    _in_order(cached_step, 1, 2, 0),
+)
+cache.wrong(
+    "values before keys",
+    "Return the output, then the keys, then the values.",
+    _in_order(cached_step, 0, 2, 1),
+    _in_order(cached_step, 2, 1, 0),
+)
 
 
 @cache.wrong(
@@ -183,7 +264,7 @@ def _(turn, query, key, value, keys, values, length):
 
 @cache.wrong(
     "unrotated keys kept",
-    "Keep the rotated keys: those in the buffer are rotated already.",
+    "Keep the rotated keys: those in the cache are rotated already.",
 )
 def _(turn, query, key, value, keys, values, length):
     output, _, values = cached_step(turn, query, key, value, keys, values, length)
@@ -204,14 +285,14 @@ def _(turn, query, key, value, keys, values, length):
     return output, *kept
 
 
-@cache.wrong("only the filled part returned", "Return the whole buffers: they stay.")
+@cache.wrong("only the filled part returned", "Return all places, also the empty ones.")
 def _(turn, query, key, value, keys, values, length):
     end = length + query.shape[-2]
     output, *kept = cached_step(turn, query, key, value, keys, values, length)
     return output, *(x[..., :end, :] for x in kept)
 
 
-@cache.wrong("the buffers left as they were", "Return the buffers with the new tokens.")
+@cache.wrong("the buffers left as they were", "Return them with the new tokens.")
 def _(turn, query, key, value, keys, values, length):
     output, *_ = cached_step(turn, query, key, value, keys, values, length)
     return output, keys, values
@@ -230,13 +311,16 @@ def group_trials(dtype):
     # batch, query heads, key heads, queries, keys, features
     sizes = [(1, 4, 2, 3, 5, 4), (2, 6, 3, 4, 4, 8), (2, 6, 2, 1, 6, 4)]
     sizes += [(1, 8, 2, 5, 5, 2), (1, 4, 1, 2, 3, 6), (2, 3, 3, 3, 3, 4)]
-    sizes += [(2, 12, 4, 2, 5, 4)]
+    sizes += [(2, 12, 4, 2, 5, 4), (1, 4, 2, 3, 5, 4), (2, 6, 3, 3, 5, 4)]
     for seed, (batch, heads, kv_heads, queries, keys, dim) in enumerate(sizes):
-        yield {
+        trial = {
             "query": randn(batch, heads, queries, dim, seed=seed, dtype=dtype),
             "key": randn(batch, kv_heads, keys, dim, seed=50 + seed, dtype=dtype),
             "value": randn(batch, kv_heads, keys, dim, seed=90 + seed, dtype=dtype),
         }
+        if seed == 7:  # exp of such a score overflows
+            trial["query"] *= 60
+        yield {n: _split(x) for n, x in trial.items()} if seed == 8 else trial
 
 
 groups = Exercise("10.2", "Grouped heads", grouped_attention, group_trials)
@@ -291,6 +375,35 @@ for name, of in {
     groups.wrong(name, why, _spread(of))
 
 
+def _repeated(count, attention=attend):
+    """Return an answer in which each key head is repeated count(query, key) times."""
+
+    def answer(query, key, value):
+        times = count(query, key)
+        k, v = (x.repeat_interleave(times, dim=1) for x in (key, value))
+        return attention(query, k, v)
+
+    return answer
+
+
+for attention in (attend, F.scaled_dot_product_attention):  # each has its own error
+    groups.wrong("size and number of groups confused",
+                 _repeated(lambda query, key: key.shape[1], attention))  # fmt: skip
+
+groups.wrong(
+    "merged in another order",
+    "Query head h is output head h: flatten (key heads, group), in this order.",
+    lambda query, key, value: (
+        grouped_attention(query, key, value)
+        .unflatten(1, (key.shape[1], -1)).transpose(1, 2).flatten(1, 2)
+    ),
+)  # fmt: skip
+groups.wrong(
+    *OVERFLOWS,
+    _repeated(lambda query, key: query.shape[1] // key.shape[1], _overflowing),
+)
+
+
 @groups.wrong("key heads averaged", "Each query head uses one key head, not all.")
 def _(query, key, value):
     k, v = (x.mean(1, keepdim=True).expand(-1, query.shape[1], -1, -1)
@@ -318,7 +431,7 @@ def _(query, key, value):
     return attend(query, k, v)
 
 
-@groups.wrong("no scale", "Divide the scores by the square root of head_dim.")
+@groups.wrong(*NO_SCALE)
 def _(query, key, value):
     return grouped_attention(query * query.shape[-1] ** 0.5, key, value)
 
@@ -333,17 +446,35 @@ def online_step(
     return _online()(scores, values, top, total, output)
 
 
+def _finite(top):
+    return top.masked_fill(top == -math.inf, 0.0)
+
+
+def _exp(x, shift):
+    return (x - shift).exp()
+
+
+def _quotient(x, shift):
+    return x.exp() / shift.exp()
+
+
+def _as_it_is(top):
+    return top
+
+
 def _online(
-    new_top=torch.maximum, *, old_sum=True, old_output=True, factor=lambda old: old,
-    guard=True,
+    new_top=torch.maximum, *, old_sum=True, old_output=True, factor=_exp, exp=_exp,
+    guard=_finite,
 ):  # fmt: skip
-    """Return the reference with a part done otherwise."""
+    """Return the reference with a part done otherwise.
+
+    guard(new top) is subtracted; factor(old top, it) and exp(scores, it) do that.
+    """
 
     def answer(scores, values, top, total, output):
         new = new_top(top, scores.amax(dim=-1, keepdim=True))
-        shift = new.masked_fill(new == -math.inf, 0.0) if guard else new
-        old = factor((top - shift).exp())
-        exps = (scores - shift).exp()
+        shift = guard(new)
+        old, exps = factor(top, shift), exp(scores, shift)
         total = total * (old if old_sum else 1) + exps.sum(dim=-1, keepdim=True)
         output = output * (old if old_output else 1) + exps @ values
         return new, total, output
@@ -397,36 +528,51 @@ for name, options in {
 online.wrong(
     "rescaled upside down",
     "The factor is exp(old maximum - new maximum), which is at most 1.",
-    _online(factor=lambda old: old.reciprocal().nan_to_num(posinf=0.0)),
-    _online(factor=lambda old: old.reciprocal()),
+    _online(factor=lambda top, new: _exp(top, new).reciprocal().nan_to_num(posinf=0.0)),
+    _online(factor=lambda top, new: _exp(top, new).reciprocal()),
 )
 online.wrong(
     "NaN where nothing is visible",
     "Where all scores so far are -inf, the maximum is -inf, and -inf - (-inf) is NaN: "
     "subtract 0 there. Then every exp is 0, and the state stays as it was.",
-    _online(guard=False),
+    _online(guard=_as_it_is),
 )
 
 
-@online.wrong(
+online.wrong(
     "the first maximum taken for 0",
     "At first the old total and the old output are 0. Subtract 0 only where no score "
     "has been seen; elsewhere subtract the new maximum, however small it is.",
+    _online(factor=lambda top, shift: _exp(_finite(top), shift)),
+    _online(guard=lambda new: new.clamp(min=0)),
+    lambda scores, values, top, *state: _online(guard=_as_it_is)(
+        scores, values, _finite(top), *state
+    ),
 )
-def _(scores, values, top, total, output):
-    new = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
-    shift = new.masked_fill(new == -math.inf, 0.0)
-    old = (top.masked_fill(top == -math.inf, 0.0) - shift).exp()
-    exps = (scores - shift).exp()
-    total = total * old + exps.sum(dim=-1, keepdim=True)
-    return new, total, output * old + exps @ values
+online.wrong(
+    "a quotient of two exponentials",
+    "Far from 0, exp(old) / exp(new) is 0 / 0 or inf / inf: take exp(old - new).",
+    _online(factor=_quotient),
+    _online(factor=_quotient, exp=_quotient),
+)
+
+
+def _nan_first(x, shift):
+    return (x - shift).nan_to_num(0.0).exp()
+
+
+online.wrong(
+    "NaN replaced before exp",
+    "exp(0) is 1, so each hidden key counts. Subtract 0 where the maximum is -inf.",
+    _online(guard=_as_it_is, factor=_nan_first, exp=_nan_first),
+)
 
 
 @online.wrong("NaN where nothing is visible")
 def _(scores, values, top, total, output):  # only a block hidden from all is skipped
     if (scores == -math.inf).all():
         return top, total, output
-    return _online(guard=False)(scores, values, top, total, output)
+    return _online(guard=_as_it_is)(scores, values, top, total, output)
 
 
 @online.wrong(
@@ -449,6 +595,7 @@ online.wrong(
     "maximum of the block alone",
     "The maximum is the largest score of all blocks so far, so it never falls.",
     _online(lambda top, here: here),
+    _online(exp=lambda scores, _: _exp(scores, _finite(scores.amax(-1, keepdim=True)))),
 )
 online.wrong(
     "one maximum for all queries",
@@ -468,7 +615,44 @@ online.wrong(
     _changed(
         lambda top, total, output, *_: (top, total, (output / total).nan_to_num())
     ),
+    lambda *args: _divided(*args),
+    lambda *args: tuple(x.nan_to_num(neginf=-math.inf) for x in _divided(*args)),
 )
+
+
+def _divided(scores, values, top, total, output):
+    top, new, output = online_step(scores, values, top, total, total * output)
+    return top, new, output / new
+
+
+online.wrong(
+    "softmax of the block",
+    "The weights are exp(score - maximum), not yet divided by their sum.",
+    lambda scores, values, *state: (
+        *online_step(scores, values, *state)[:2],
+        online_step(scores, 0 * values, *state)[2]
+        + scores.softmax(dim=-1).nan_to_num() @ values,
+    ),
+)
+online.wrong(
+    "in another order",
+    "Return the maximum, the total and the output, in this order.",
+    *(_in_order(online_step, *at) for at in [(1, 0, 2), (2, 1, 0), (0, 2, 1)]),
+)
+
+
+def _zero_if_hidden(x, scores):
+    return x.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0.0)
+
+
+online.wrong(
+    "the state lost where a block is hidden",
+    "A query that sees nothing of this block keeps what it had.",
+    _changed(
+        lambda top, total, output, scores, *_: (
+            top, _zero_if_hidden(total, scores), _zero_if_hidden(output, scores))
+    ),
+)  # fmt: skip
 online.wrong(
     "the old maximum returned",
     "Return the new maximum: the next step needs it.",
@@ -574,6 +758,15 @@ windows.wrong(
     "query stands at position 5.",
     _window(_inside, lambda queries, keys: 0),
     lambda queries, keys, window: causal_mask(queries, keys).triu(1 - window),
+    _window(_inside, lambda queries, keys: queries - keys),
+    lambda queries, keys, window: _upper_left(queries, keys).triu(
+        keys - queries - window + 1
+    ),
+)
+windows.wrong(
+    "one position too far",
+    "Query 0 stands at position keys - queries, and the last query at keys - 1.",
+    _window(_inside, lambda queries, keys: keys - queries + 1),
 )
 for name, function in {
     "no window": lambda queries, keys, window: causal_mask(queries, keys),

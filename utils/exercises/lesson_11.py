@@ -145,6 +145,16 @@ probable.wrong(
     "Return a row for each text of the batch.",
     lambda logits, k: tuple(x[0] for x in next_tokens(logits, k)),
 )
+probable.wrong(
+    "the last text alone",
+    "logits[-1] is the last text; the last position of each text is logits[:, -1].",
+    lambda logits, k: tuple(logits[-1].softmax(-1).topk(k)),
+)
+probable.wrong(
+    "an axis too many",
+    "A slice keeps the axis of the positions: take logits[:, -1], not logits[:, -1:].",
+    lambda logits, k: tuple(x[:, None] for x in next_tokens(logits, k)),
+)
 
 # --- 11.2: the induction score of a text that begins again ----------------------------
 
@@ -161,6 +171,7 @@ def induction_score(weights: Tensor, period: int) -> Tensor:
 
 def copies(dtype):
     shapes = [(1, 6, 3), (3, 10, 5), (2, 8, 6), (4, 16, 8), (2, 7, 4), (3, 12, 9)]
+    shapes += [(2, 5, 4)]  # a single query counts
     for seed, (heads, length, period) in enumerate(shapes):
         scores = 2 * randn(heads, length, length, seed=20 + seed, dtype=dtype)
         hidden = torch.ones(length, length).triu(1).bool()
@@ -179,7 +190,7 @@ inductive = Exercise(
 def _stripe(weights, period, back, first=None, last=None):
     """Return the mean weight on the key `back` before the queries from `first` on."""
     first = period if first is None else first
-    queries = torch.arange(max(first, back), weights.shape[-1])[:last]
+    queries = torch.arange(first, weights.shape[-1])[:last]
     return weights[:, queries, queries - back].mean(dim=-1)
 
 
@@ -194,11 +205,22 @@ inductive.wrong(
     lambda weights, period: (
         weights.new_tensor(0)
         + (
-            _stripe(weights, period, period + 1)
+            _stripe(weights, period, period + 1, first=period + 1)
             if weights.shape[-1] > period + 1
             else weights[:, 0, 0]
         )
     ),
+    lambda weights, period: _stripe(weights, period, period + 1),  # from key -1 on
+)
+inductive.wrong(
+    "the queries of the first copy, too",
+    "Only queries from `period` on have an earlier copy; a key of -1 is the last one.",
+    lambda weights, period: _stripe(weights, period, period - 1, first=0),
+)
+inductive.wrong(
+    "a block of weights",
+    "Each query has one key: weights[:, queries, keys] with two tensors of indices.",
+    lambda weights, period: weights[:, period:, 1 : 1 - period].mean(dim=(1, 2)),
 )
 inductive.wrong(
     "two after the earlier copy",
@@ -352,6 +374,14 @@ honest.wrong(
     _halves(lambda n: slice((n + 1) // 2), lambda n: slice((n + 1) // 2, None)),
     _halves(_first, lambda n: slice((n + 1) // 2, None)),
     _halves(lambda n: slice((n + 1) // 2), _second),
+    _halves(_first, lambda n: slice(n // 2, n // 2 * 2)),
+)
+honest.wrong(
+    "divided by the other half's number",
+    "With 5 texts, the first 2 choose, and the last 3 report: divide by 3.",
+    lambda scores, k: _of_each(
+        scores, k, lambda x: x.mean(0), lambda x: x.sum(0) / (len(scores) // 2)
+    ),
 )
 honest.wrong(
     "every second text",
@@ -432,6 +462,25 @@ def _(scores, k):
     return pairs[order], reported[order]
 
 
+honest.wrong(
+    "the numbers sorted without their heads",
+    "The order is that of the choice: reported[i] belongs to the head pairs[i].",
+    lambda scores, k: (
+        choose_and_report(scores, k)[0],
+        choose_and_report(scores, k)[1].sort(descending=True).values,
+    ),
+)
+
+
+@honest.wrong(
+    "in the order of the layers",
+    "The order is that of the choice: the best head of the first half comes first.",
+)
+def _(scores, k):
+    order = _flat(scores, k).argsort()
+    return tuple(x[order] for x in choose_and_report(scores, k))
+
+
 @honest.wrong(
     "the best numbers of the other half",
     "Report the heads that were chosen; the best ones of the other half are others.",
@@ -450,6 +499,13 @@ def _(scores, k):
     best = scores[:half].mean(dim=0).argmax(dim=-1)  # (layers,)
     pairs = torch.stack([torch.arange(len(best)), best], dim=1)[:k]
     return pairs, scores[half:].mean(dim=0)[pairs[:, 0], pairs[:, 1]]
+
+
+@honest.wrong("the best of each layer")
+def _(scores, k):
+    half = len(scores) // 2
+    best = scores[:half].mean(dim=0).topk(k).indices  # (layers, k)
+    return best, scores[half:].mean(dim=0).gather(-1, best)
 
 
 honest.wrong(
@@ -494,17 +550,19 @@ def logit_difference(logits: Tensor, answer: Tensor, other: Tensor) -> Tensor:
     return _difference(logits, answer, other)
 
 
-def _difference(logits, answer, other, at=-1, how=lambda x: x):
+def _difference(logits, answer, other, at=-1, how=lambda x: x, minus=torch.sub):
     last, rows = how(logits)[:, at], torch.arange(len(logits))
-    return last[rows, answer] - last[rows, other]
+    return minus(last[rows, answer], last[rows, other])
 
 
 def named_logits(dtype):
     sizes = [(1, 3, 5), (2, 4, 7), (5, 2, 9), (4, 6, 4), (3, 1, 6), (6, 6, 6)]
+    sizes += [(3, 4, 7)]
     for seed, (batch, length, vocab) in enumerate(sizes):
         g = torch.Generator().manual_seed(60 + seed)
         names = torch.stack([torch.randperm(vocab, generator=g) for _ in range(batch)])
-        logits = 3 * randn(batch, length, vocab, seed=60 + seed, dtype=dtype)
+        far = 100 if seed == 6 else 3  # exp of such a logit is 0 or inf
+        logits = far * randn(batch, length, vocab, seed=60 + seed, dtype=dtype)
         if seed == 1:  # not contiguous
             logits = logits.mT.contiguous().mT
         yield {"logits": logits, "answer": names[:, 0], "other": names[:, 1]}
@@ -550,6 +608,14 @@ names.wrong(
     lambda *given: logit_difference(*given).exp(),
 )
 names.wrong(
+    "logarithms of probabilities that are 0",
+    "The probability of a far smaller logit is 0. Take the logits, or log_softmax.",
+    partial(_difference, how=lambda x: x.softmax(dim=-1).log()),
+    lambda *given: _difference(
+        *given, how=lambda x: x.softmax(dim=-1), minus=torch.div
+    ).log(),
+)
+names.wrong(
     "all pairs of sentences",
     "`last[:, answer]` looks up every answer in every sentence: (batch, batch). Take "
     "one answer for each row: last[rows, answer].",
@@ -562,6 +628,18 @@ names.wrong(
     "the first sentence's names",
     "Each sentence has its own two names.",
     lambda logits, answer, other: logits[:, -1, answer[0]] - logits[:, -1, other[0]],
+)
+names.wrong(
+    "the first sentence's logits",
+    "Each sentence has its own logits: last[rows, answer].",
+    lambda logits, answer, other: logits[0, -1, answer] - logits[0, -1, other],
+)
+names.wrong(
+    "the last position forgotten",
+    "The second axis is the position: logits[rows, -1, answer].",
+    lambda logits, answer, other: (
+        logits[range(len(logits)), answer] - logits[range(len(logits)), other]
+    ),
 )
 names.wrong(
     "the answer's logit alone",
@@ -647,6 +725,12 @@ def _(into, source, head, position, num_heads):
     return _patched(into, source, head, position, num_heads, slice(head, head + 1))
 
 
+@patch.wrong("from feature `head` on", "Head h begins at feature h * head_dim.")
+def _(into, source, head, position, num_heads):
+    what = slice(head, head + into.shape[-1] // num_heads)
+    return _patched(into, source, head, position, num_heads, what)
+
+
 @patch.wrong(
     "num_heads features",
     "A head has embed_dim / num_heads features, not num_heads of them.",
@@ -683,6 +767,56 @@ patch.wrong(
     "Only one position is patched; the others stay.",
     lambda *given: _patched(*given, where=slice(None)),
 )
+
+
+@patch.wrong(
+    "an empty slice",
+    "For -1, position : position + 1 is -1:0, which is empty: take `position` itself.",
+)
+def _(into, source, head, position, num_heads):
+    where = slice(position, position + 1)
+    return _patched(into, source, head, position, num_heads, where=where)
+
+
+@patch.wrong(
+    "a negative position never found",
+    "No position equals -1: look for position % length.",
+)
+def _(into, source, head, position, num_heads):
+    where = torch.arange(into.shape[1]) == position
+    return _patched(into, source, head, position, num_heads, where=where)
+
+
+@patch.wrong(
+    "the axis of the texts forgotten",
+    "The first axis is the text: patched[:, position, features].",
+)
+def _(into, source, head, position, num_heads):
+    size, patched = into.shape[-1] // num_heads, into.clone()
+    at = position, slice(head * size, (head + 1) * size)
+    patched[at] = source[at]
+    return patched
+
+
+@patch.wrong(
+    "the first text alone",
+    "This position is patched in each text: patched[:, position, features].",
+)
+def _(into, source, *where):
+    return torch.cat([patch_head(into, source, *where)[:1], into[1:]])
+
+
+@patch.wrong(
+    "heads before positions",
+    "The heads lie side by side at each position: view(batch, length, num_heads, "
+    "head_dim), and only then a transpose.",
+)
+def _(into, source, head, position, num_heads):
+    patched, given = (
+        x.reshape(len(x), num_heads, x.shape[1], -1).clone() for x in (into, source)
+    )
+    patched[:, head, position] = given[:, head, position]
+    return patched.view_as(into)
 
 
 @patch.wrong("this position and all later ones", "Only one position is patched.")
@@ -771,11 +905,12 @@ def _onto(written: Tensor, direction: Tensor) -> Tensor:
 
 def outputs(dtype):
     sizes = [(1, 2, 3), (3, 4, 2), (2, 3, 5), (4, 6, 4), (5, 1, 4), (2, 5, 5)]
+    sizes += [(2, 3, 2)]
     for seed, (batch, heads, size) in enumerate(sizes):
-        dim = heads * size
+        dim = 5 if seed == 6 else heads * size  # the stream may have another width
         yield {
             "heads": randn(batch, heads, size, seed=90 + seed, dtype=dtype),
-            "w_o": randn(dim, dim, seed=100 + seed, dtype=dtype),
+            "w_o": randn(dim, heads * size, seed=100 + seed, dtype=dtype),
             "gain": 1 + randn(dim, seed=110 + seed, dtype=dtype).abs(),
             "rms": 1.5 + randn(batch, seed=120 + seed, dtype=dtype).abs(),
             "direction": randn(batch, dim, seed=130 + seed, dtype=dtype),
@@ -833,10 +968,40 @@ direct.wrong(
     lambda heads, w_o, gain, rms, direction: direct_effect(
         heads, w_o, gain, rms**2, direction
     ),
+)
+direct.wrong(
+    "divided by the root of the rms",
+    "rms is the root already: divide by it, and not by its root.",
     lambda heads, w_o, gain, rms, direction: direct_effect(
         heads, w_o, gain, rms**0.5, direction
     ),
 )
+direct.wrong(
+    "no final norm",
+    "The final norm divides by the rms and multiplies by the gain.",
+    lambda heads, w_o, gain, rms, direction: _onto(_written(heads, w_o), direction),
+)
+direct.wrong(
+    "the mean subtracted",
+    "RMSNorm does not subtract the mean: it only divides by the rms.",
+    lambda heads, w_o, *rest: direct_effect(heads, w_o - w_o.mean(dim=0), *rest),
+)
+direct.wrong(
+    "the rms of the first text",
+    "Each text has its own rms: rms[:, None, None].",
+    lambda heads, w_o, gain, rms, direction: direct_effect(
+        heads, w_o, gain, rms[:1].expand_as(rms), direction
+    ),
+)
+
+
+@direct.wrong(
+    "the stream cut into heads",
+    "The features of the stream belong to no head: take the columns of w_o for a head.",
+)
+def _(heads, w_o, gain, rms, direction):
+    effect = heads.flatten(1) @ w_o.mT / rms[:, None] * gain * direction
+    return effect.unflatten(1, (heads.shape[1], -1)).sum(dim=-1)
 
 
 @direct.wrong(

@@ -117,10 +117,12 @@ SLIPS: dict[str, tuple[str, Edit]] = {
         "keepdim=True is missing in a sum or maximum: without it the result does not "
         "line up with the rows it came from.", _keepdim),
     "another axis than the last": (
-        "A softmax, sum or maximum runs over another axis than the last (dim=-1).",
+        "A softmax, sum, mean or maximum runs over another axis than the last "
+        "(dim=-1).",
         _last_axis),
     "a sum or maximum of everything": (
-        "A sum or maximum without dim= runs over the whole tensor, not over each row.",
+        "A sum, mean or maximum without dim= runs over the whole tensor, not over each "
+        "row.",
         _over_rows),
     "another pair of axes transposed": (
         "The two axes to swap are the last: .T and transpose(0, 1) swap others as soon "

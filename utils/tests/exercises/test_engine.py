@@ -132,13 +132,13 @@ def test_outputs_are_compared_by_value(expected, answer):
         (2.0, torch.ones(3), "returned a tensor of shape (3,); expected 2.0."),
         ((1, 2), 1, "Your function returned int; expected a tuple."),
         ((1, 2), (1, 2, 3), "Your function returned 3 parts; expected 2."),
-        ((1, 2), (1, 3), "Part 1 of your output is 3; expected 2."),
+        ((1, 2), (1, 3), "Part 2 (of 2) of your output is 3; expected 2."),
         ({"a": 1}, {"b": 1}, "returned the keys ['b']; expected ['a']."),
-        ({"a": [1, 2]}, {"a": [1, 0]}, "Part 1 of part 'a' of your output is 0; exp"),
-        ((torch.ones(2),), (1.0,), "Part 0 of your output is float, not a tensor."),
-        ((torch.ones(2),), (torch.ones(3),), "Part 0 of your output has shape (3,)"),
+        ({"a": [1, 2]}, {"a": [1, 0]}, "Part 2 (of 2) of part 'a' of your output is 0"),
+        ((torch.ones(2),), (1.0,), "Part 1 (of 1) of your output is float, not a t"),
+        ((torch.ones(2),), (torch.ones(3),), "Part 1 (of 1) of your output has shape"),
         ((torch.ones(2),), (torch.zeros(2),),
-         "In part 0 of your output the values differ: at [0] expected 1.000, yours"),
+         "In part 1 (of 1) of your output the values differ: at [0] expected 1.000,"),
     ],
 )  # fmt: skip
 def test_another_value_is_said(expected, answer, says):

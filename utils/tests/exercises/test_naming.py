@@ -89,6 +89,10 @@ STABLE = "e = (x - x.amax(dim=-1, keepdim=True)).exp(); "
          "right in single precision only", "small number"),
         ("print(x)", "no return", "Is a `return` missing?"),
         ("return (x, x).exp()", "a tuple taken for a tensor", "several things"),
+        ("return tuple(x)[:, None]", "a tuple taken for a tensor", "several things"),
+        ("return list(x)[:, None]", "a list taken for a tensor", "torch.arange(...)"),
+        ("return range(2)[:, None]", "a list taken for a tensor", "torch.arange(...)"),
+        ("return x >= 0 and x < 2", "many truths where one is needed", "(a >= 0) &"),
         # what cannot be claimed is not named
         ("return x * math.nan", None, "are NaN"),
         ("return torch.where(x < x.amax(-1, True), math.nan, x.log_softmax(-1))", None,
