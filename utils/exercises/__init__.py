@@ -3,6 +3,7 @@
 lesson_NN    the exercises of notebook NN as data: reference, inputs, known mistakes
 engine.py    runs an answer and compares what it did with what it should have done
 kept.py      the folder in which solved answers stay, one text file each
+mark.py      marks submitted notebooks: `python -m utils.exercises mark` (__main__.py)
 """
 
 import pkgutil

@@ -1,0 +1,227 @@
+"""Submissions are marked each on its own, whatever one of them does."""
+
+import csv
+import json
+import multiprocessing
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from utils.exercises import mark
+from utils.exercises.__main__ import main
+from utils.tests.exercises.test_kept import SOFTMAX
+from utils.tests.exercises.test_solutions import SOLUTIONS, STUBS
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 8 if mark.START == "fork" else 60  # what is spawned loads PyTorch first
+COMMAND = f"""
+from utils.exercises import __main__, kept, mark, running
+mark.SECONDS, kept.LIMIT, running.LIMIT = {SECONDS}, 1.0, 1.0
+__main__.main()
+"""
+
+
+def solved(name: str, body: str = "") -> str:
+    """Return an answer cell with the printed solution, or with another one."""
+    return f"{body or SOLUTIONS[name]}\n\ncheck({name!r}, {STUBS[name][0]})\n"
+
+
+def soft(body: str) -> str:
+    """Return an answer cell for 1.1 whose function has this body."""
+    body = "\n    ".join([*body.split("\n"), "return scores.softmax(-1)"])
+    return f"def softmax(scores):\n    {body}\n\ncheck('1.1', softmax)\n"
+
+
+LINE = {part: "solved" for part in mark.PARTS}
+FAKE = f"print({json.dumps({'exercises': {'1.1': LINE}, 'problem': None})!r})"
+NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+SUBMISSIONS = {
+    "never": [solved("1.3"), f"{NEVER}while True: time.sleep(1)\n{SOFTMAX}"],
+    "never2": [soft(f"{NEVER}while True: time.sleep(1)")],
+    "right": ["raise SystemError", solved("1.1"), solved("1.2"), solved("1.3")],
+    "wrong": [solved("1.2", SOLUTIONS["1.2"].replace("dim=-1", "dim=-2"))],
+    "untouched": [STUBS["1.1"][1], solved("1.2")],
+    "crash": [f"x = 1 / 0\n{SOFTMAX}", solved("1.2"), "def f(:\ncheck('1.3', f)"],
+    "loop": [soft("while True: pass"), solved("1.2")],
+    "memory": [soft("bytes(2**32)"), solved("1.2", "x = bytes(2**32)")],
+    "replaced": [f"{SOFTMAX}\ncheck = print\ncheck('1.1', 0)", solved("1.2")],
+    "patched": [f"import utils.exercises as x\nx.grade = x.check\n{SOFTMAX}"],
+    "exit": [FAKE, soft(f"{FAKE}\nimport os\nos._exit(0)")],
+    "segfault": [soft("import os\nos.abort()"), solved("1.2")],
+    "network": [
+        soft("import socket\nsocket.create_connection(('127.0.0.1', PORT), 1)"),
+        solved("1.2", "import os\nx = os.system('true')"),
+    ],
+    "silent": ["print('no answer')"],
+}
+
+
+def notebook(*cells: str) -> str:
+    """Return a notebook whose stored outputs say that all is solved."""
+    said = [{"output_type": "stream", "name": "stdout", "text": "1.1: solved."}]
+    parts = {"cell_type": "code", "metadata": {}, "outputs": said}
+    return json.dumps({"nbformat": 4, "cells": [{**parts, "source": c} for c in cells]})
+
+
+def call(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", COMMAND, "mark", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Mark all submissions with one call; return the rows of the CSV file, and it."""
+    folder = tmp_path_factory.mktemp("Abgaben und mehr")
+    names = [*SUBMISSIONS, "text", "missing", "right"]
+    paths = [folder / f"{name}.ipynb" for name in names]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        for path, cells in zip(paths, SUBMISSIONS.values()):
+            path.write_text(notebook(*cells).replace("PORT", port), encoding="utf-8")
+        (folder / "text.ipynb").write_text("[1, 2")
+        done = call(*paths, "--jobs", 2, "--csv", folder / "all.csv")
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert done.returncode == 0, done.stderr
+    with (folder / "all.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["submission"] for row in rows] == [*map(str, paths)]
+    return dict(zip(names, rows)), rows, done
+
+
+SAID = [  # (submission, column, how it begins)
+    ("right", "1.1", "solved"),
+    ("right", "1.3", "solved"),
+    ("wrong", "1.2", "wrong: softmax over the wrong axis"),
+    ("untouched", "1.1", "untouched"),
+    ("untouched", "1.2", "solved"),
+    ("untouched", "1.3", ""),
+    ("crash", "1.1", "wrong: when its cell is run alone, it raises ZeroDivisionError"),
+    ("crash", "1.3", "wrong: invalid syntax"),
+    ("crash", "1.2", "solved"),
+    ("loop", "1.1", "wrong: Your function had not finished after 1 sec"),
+    ("loop", "1.2", "solved"),
+    ("memory", "1.1", "wrong: Your function raised MemoryError"),
+    ("memory", "1.2", "wrong: when its cell is run alone, it raises MemoryError"),
+    ("replaced", "1.1", "wrong: its cell replaces `check`"),
+    ("replaced", "1.2", "solved"),
+    ("patched", "problem", "it replaces `check`, or what `check` is made of"),
+    ("exit", "problem", "its process ended before its answers were marked"),
+    ("segfault", "problem", "its process ended: Aborted"),
+    ("network", "1.1", "wrong: Your function raised PermissionError: a submission may"),
+    ("network", "1.2", "wrong: when its cell is run alone, it raises PermissionError"),
+    ("silent", "problem", 'no cell calls check("N.M", ...)'),
+    ("text", "problem", "it is no notebook of format 4"),
+    ("missing", "problem", "it cannot be read: No such file"),
+    ("never", "problem", f"it was stopped after {SECONDS} seconds"),
+]
+
+
+@pytest.mark.parametrize("name, column, begins", SAID)
+def test_what_is_said_of_a_submission(name, column, begins, marked):
+    row = marked[0][name]
+    assert row[column].startswith(begins) and bool(row[column]) == bool(begins), row
+    assert column == "problem" or not row["problem"]
+    verdicts = [row[each] for each in ("1.1", "1.2", "1.3")]
+    assert int(row["solved"]) == verdicts.count("solved")
+    assert column != "problem" or not any(verdicts)
+
+
+def test_the_same_submission_twice_says_the_same(marked):
+    rows = [row for row in marked[1] if row["submission"].endswith("/right.ipynb")]
+    first, second = [[row[n] for n in ("1.1", "1.2", "1.3")] for row in rows]
+    assert first == second == ["solved"] * 3
+
+
+def test_the_table_the_bar_and_several_at_once(marked):
+    by_name, rows, done = marked
+    *table, last = done.stdout.splitlines()
+    for row, line in zip(rows, table, strict=True):
+        assert line.startswith(row["submission"]) and row["problem"] in line
+    assert "1.2 wrong: softmax over the wrong axis" in done.stdout
+    assert f"{len(rows)}/{len(rows)}" in done.stderr
+    assert last.startswith(f"{len(rows)} marked in ")
+    took = sum(float(row["seconds"]) for row in rows)
+    assert float(last.split()[-2]) < took - SECONDS / 2, "one after the other"
+
+
+def test_one_line_of_json(tmp_path):
+    cells = solved("1.2"), SOFTMAX, f"{FAKE}\nimport os; os.write(1, b'[]')\n{SOFTMAX}"
+    path = tmp_path / "one.ipynb"
+    path.write_text(notebook(*cells))
+    done = call("--one", path)
+    (line,) = done.stdout.splitlines()
+    row = json.loads(line)
+    verdict = {"status": "solved", "mistake": None, "message": ""}
+    both = {"1.1": verdict, "1.2": verdict}
+    assert row.pop("seconds") > 0 and done.stderr == ""
+    assert row == {"submission": str(path), "exercises": both, "problem": None}
+
+
+BEST = b'{"exercises": {"1.1": {"status": "best", "mistake": "", "message": ""}}}'
+SAYS = [b"", b"[]", b"{", b'{"exercises": []}', b"[" * 9999, b"\x80\x04N.", BEST]
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_what_a_process_says_is_not_trusted(said):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    sender.send_bytes(said)
+    sender.close()
+    row = mark._received(receiver)
+    assert row["problem"].startswith("its process ") and "exercises" not in row
+
+
+HELPER = "it uses `helper` from another cell"
+OWN = "from utils.exercises import answer\ncheck('1.1', answer('1.1'))"
+CELLS = [  # of one submission, and what is said of 1.1
+    ([f"%%time\n%matplotlib inline\n{SOFTMAX}"], "solved", ""),
+    ([soft("return 1"), SOFTMAX, soft("return 1")], "solved", ""),
+    (
+        [STUBS["1.1"][1], "# check('1.1', 1)", soft("return 1")],
+        "wrong",
+        "Your function",
+    ),
+    (["helper = torch.softmax", "check('1.1', helper)"], "wrong", HELPER),
+    ([OWN], "wrong", "it reads the course's own answer"),
+    ([soft("from utils.exercises import lesson_01")], "wrong", "it reads the course's"),
+    ([soft("return '\\x1b[2J' + 1 * 'x' * 999 + undefined")], "wrong", "Your function"),
+]
+
+
+@pytest.mark.parametrize("cells, status, begins", CELLS)
+def test_of_several_cells_the_best_answer_counts(cells, status, begins, tmp_path):
+    path = tmp_path / "cells.ipynb"
+    path.write_text(notebook(*cells))
+    said = mark._mark_cells(mark._answer_cells(path))["1.1"]
+    assert said["status"] == status and said["message"].startswith(begins), said
+    assert len(said["message"]) <= mark.LONGEST
+
+
+def test_what_the_course_shows_to_be_broken_does_not_count(tmp_path):
+    book = json.loads(notebook(soft("return 1")))
+    book["cells"][0]["metadata"]["shows_broken"] = {"1.1": ["a mistake"]}
+    (tmp_path / "course.ipynb").write_text(json.dumps(book))
+    with pytest.raises(mark.NotMarked, match="no cell calls check"):
+        mark._answer_cells(tmp_path / "course.ipynb")
+
+
+MISUSE = [
+    ("", "give notebooks to mark, or else one after --one"),
+    ("a.ipynb --one b.ipynb", "give notebooks to mark, or else one after --one"),
+    ("a.ipynb --jobs 0", "--jobs is 0; it must be at least 1"),
+    ("--csv a.ipynb b.ipynb", "--csv is 'a.ipynb'; its name must end in .csv"),
+    ("a.ipynb --csv none/b.csv", "--csv is 'none/b.csv': No such file"),
+]
+
+
+@pytest.mark.parametrize("arguments, says", MISUSE)
+def test_misuse_is_explained(arguments, says, capsys):
+    with pytest.raises(SystemExit):
+        main(["mark", *arguments.split()])
+    assert says in capsys.readouterr().err
+    with pytest.raises(ValueError, match="jobs is 0; it must be at least 1"):
+        mark.mark(["a.ipynb"], jobs=0)
