@@ -16,10 +16,10 @@ from utils.tests.exercises.test_kept import SOFTMAX
 from utils.tests.exercises.test_solutions import SOLUTIONS, STUBS
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 8 if mark.START == "fork" else 60  # what is spawned loads PyTorch first
+SECONDS = 12 if mark.START == "fork" else 60  # what is spawned loads PyTorch first
 COMMAND = f"""
 from utils.exercises import __main__, kept, mark, running
-mark.SECONDS, kept.LIMIT, running.LIMIT = {SECONDS}, 1.0, 1.0
+mark.SECONDS, kept.LIMIT, running.LIMIT = {SECONDS}, 2.0, 2.0
 __main__.main()
 """
 
@@ -99,7 +99,7 @@ untouched  1.1      untouched
 crash      1.1      wrong: when its cell is run alone, it raises ZeroDivisionError
 crash      1.2      solved
 crash      1.3      wrong: invalid syntax
-loop       1.1      wrong: Your function had not finished after 1 sec
+loop       1.1      wrong: Your function had not finished after 2 sec
 memory     1.1      wrong: Your function raised MemoryError
 replaced   1.1      wrong: its cell replaces `check`
 patched    problem  it replaces `check`, or what `check` is made of
