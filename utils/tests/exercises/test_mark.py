@@ -3,6 +3,7 @@
 import csv
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -67,7 +68,8 @@ def notebook(*cells: str) -> str:
 
 def call(*arguments) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", COMMAND, "mark", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    shown = {k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"}  # the bar
+    return subprocess.run(command, cwd=ROOT, env=shown, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
