@@ -103,13 +103,13 @@ def _fused_attention(query, key, value, mask, *, bias, dropout_p):
         return scaled_dot_product_attention(query, key, value, mask, **options)[0], None
     _check_fit(query, key, value)
     added, empty = as_added(mask, bias, query, key, query.dtype)
-    if added is None and query.device.type == "cpu":
-        # With nothing to add, the CPU's kernel takes a row of NaN for a row that reads
-        # nothing, and returns zeros. With a 0 to add, NaN stays NaN.
-        added = query.new_zeros(1, 1, 1, 1)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=added, dropout_p=dropout_p
     )
+    if added is None and query.device.type == "cpu":
+        # Without a mask, the CPU's kernel takes a row of NaN for a row that reads
+        # nothing, and returns zeros. Adding 0 times what it has read keeps NaN.
+        output = output.add(query + key.mean(dim=-2, keepdim=True), alpha=0)
     return output if empty is None else output.masked_fill(empty, 0.0), None
 
 
