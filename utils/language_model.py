@@ -158,14 +158,14 @@ def _model(fields: dict[str, Any], weights: dict[str, torch.Tensor]) -> CausalLM
             num_kv_heads=config["attention.head_count_kv"],
             tied=True,
         )
-    ours = {_our_name(name): weight for name, weight in weights.items()}
+    ours = {our_name(name): weight for name, weight in weights.items()}
     ours["head.weight"] = ours["embedding.weight"]
     model.load_state_dict(ours, assign=True)
     model.head.weight = model.embedding.weight  # one parameter again
     return model.eval()
 
 
-def _our_name(name: str) -> str:
+def our_name(name: str) -> str:
     """Return our name of one of the file's weights, e.g. blk.3.ffn_up.weight."""
     *block, part, kind = name.split(".")
     block = ["blocks", block[1]] if block else []

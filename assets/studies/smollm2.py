@@ -25,7 +25,7 @@ from studies import command_line  # noqa: E402
 from utils.data import python_docs  # noqa: E402
 from utils.heads import induction  # noqa: E402
 from utils.interventions import ablate  # noqa: E402
-from utils.language_model import SHA256, _our_name, find_smollm2, load_smollm2  # noqa: E402
+from utils.language_model import SHA256, find_smollm2, load_smollm2, our_name  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
 from utils.recording import record_attention  # noqa: E402
 
@@ -159,7 +159,7 @@ def add_noise(model, seed: int) -> None:
     for tensor in gguf.GGUFReader(find_smollm2()).tensors:
         steps = blocks_of(tensor)
         if steps is not None:
-            weight = model.get_parameter(_our_name(tensor.name))
+            weight = model.get_parameter(our_name(tensor.name))
             noise = torch.rand(weight.shape, generator=generator) - 0.5
             noise = noise.unflatten(-1, (-1, 32)) * steps.abs()[..., None]
             weight += noise.flatten(-2)

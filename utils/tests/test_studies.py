@@ -23,6 +23,7 @@ REPEATED = [
     "language_model",
     "parts",
     "smollm2",
+    "smollm2_controls",
     "specialisation",
     "without_heads",
 ]
@@ -46,7 +47,7 @@ def runs_of(stored, **which):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
 def test_one_run_again_is_as_stored(name):
-    if name == "smollm2":
+    if name.startswith("smollm2"):
         need_smollm2()
     command = [sys.executable, FOLDER / f"{name}.py", "--check"]
     quiet = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
@@ -475,3 +476,29 @@ def test_nothing_taken_away_changes_nothing():
     assert sentences.without([]) == {"gone": [], "kept": 1.0, "change": 0.0}
     assert sentences.without(["5.10"])["kept"] < 0.9
     assert sentences.without([])["kept"] == 1.0
+
+
+# --- lesson 11: controls ---
+
+
+def test_the_check_of_the_controls_can_fail():
+    study, stored = study_of("smollm2_controls")
+    for row in stored["runs"]:
+        assert study.misfits([(row, copy.deepcopy(row))]) == []
+    (row,) = runs_of(stored, control="16.0 at went")
+    (said,) = study.misfits([(row, row | {"less": row["less"] + 0.05})])
+    assert said.startswith("16.0 at went")
+    assert study.misfits([(row, row | {"further": 0.0})])
+
+
+def test_random_heads_are_others_of_the_same_layers():
+    study, stored = study_of("smollm2_controls")
+    for label in ("induction heads", "write most"):
+        (row,) = runs_of(stored, set=label)
+        for seed in range(study.RANDOM_SETS):
+            (drawn,) = runs_of(stored, set=f"like {label} {seed}")
+            assert not {*drawn["heads"]} & {*row["heads"]}
+            layers = [sorted(study.gone(x["heads"])) for x in (row, drawn)]
+            assert layers[0] == layers[1]
+            assert drawn["heads"] == study.random_like(row["heads"], seed)
+    assert study.random_like(["3.0", "3.1"], 1) != study.random_like(["3.0", "3.1"], 2)

@@ -1,0 +1,355 @@
+"""Controls of lesson 11's study: its questions, asked in another way.
+
+usage: python assets/studies/smollm2_controls.py            writes smollm2_controls.json
+       python assets/studies/smollm2_controls.py --check    repeats some and compares
+
+On the 24 sentences of `smollm2.py`: the most needed heads replaced by a mean instead of
+zeros; the weight of 17.4 without 16.0 at one position; which terms of the logit
+difference change without 23.0. On texts: what is lost without the induction heads and
+without the heads that write most, each beside random heads of the same layers. With a
+gap in the positions: copied tokens and the loss on a text, for further texts.
+"""
+
+import random
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+from pydoc_data.topics import topics  # noqa: E402
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from smollm2 import Names, means  # noqa: E402
+from studies import command_line  # noqa: E402
+
+from utils.interventions import ablate  # noqa: E402
+from utils.language_model import SHA256, load_smollm2  # noqa: E402
+from utils.positions import Rotary, frequencies, rotate_pairs  # noqa: E402
+from utils.recording import record_attention  # noqa: E402
+
+STORED = Path(__file__).with_suffix(".json")
+NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0".split()
+INDUCTION = "18.6 17.4 17.3 17.5 18.7 23.2 23.7 20.6".split()  # of the core
+STORY = (
+    "When the rain had stopped, the old woman opened the door of her small house and "
+    "looked at the garden. The roses had lost half of their leaves, but the apple "
+    "tree stood as it had stood for forty years."
+)
+WENT, GIVER = 4, 9  # positions of the sentences
+TOPICS = 8  # texts of Python's help(), of so many tokens each:
+LENGTH = 160
+RANDOM_SETS = 8
+DRAWS = range(1, 6)
+MARGIN = 0.02
+
+
+def part(x: torch.Tensor, head: int) -> torch.Tensor:
+    """Return the view of a head's output in (..., 9 * 64)."""
+    return x.unflatten(-1, (9, 64))[..., head, :]
+
+
+def place(name: str) -> tuple[int, int]:
+    """Return (layer, head) of a name such as "23.3"."""
+    layer, head = name.split(".")
+    return int(layer), int(head)
+
+
+def gone(heads: list[str]) -> dict[int, list[int]]:
+    """Return {layer: [heads]} for names."""
+    found = {}
+    for layer, head in map(place, heads):
+        found.setdefault(layer, []).append(head)
+    return found
+
+
+# --- the sentences ---
+
+
+@contextmanager
+def replaced(names: Names, head: str, values, at=slice(None)):
+    """Replace the output of a head, at some positions, for a `with` block."""
+    layer, number = place(head)
+
+    def change(_, inputs):
+        x = inputs[0].clone()
+        part(x, number)[:, at] = values
+        return (x,)
+
+    out_proj = names.model.blocks[layer].attention.out_proj
+    hook = out_proj.register_forward_pre_hook(change)
+    yield
+    hook.remove()
+
+
+def mean_ablation(names: Names, head: str) -> dict:
+    """Return the change of the logit difference with a mean in the head's place."""
+    layer, number = place(head)
+    gave = part(names.outputs[layer], number)  # (24, 14, 64)
+    row = {"control": "mean ablation", "head": head}
+    for kind, values in ("overall", gave.mean((0, 1))), ("by position", gave.mean(0)):
+        x = names.states[layer]
+        with replaced(names, head, values):
+            for block in names.model.blocks[layer:]:
+                x = block(x, names.mask)
+        row[kind] = means(names.difference(x) - names.whole, 3)
+    return row
+
+
+def without_16_0(names: Names) -> dict:
+    """Return the weight of 17.4 from the giver on "went", with 16.0 and without it.
+
+    In the sentences in which the second person gives: "went" follows its first mention.
+    """
+    ids = names.ids[::2]  # "When Mary and John went ..., John gave a drink to"
+    whole = record_attention(names.model, ids)[17][:, 4, GIVER, WENT].mean().item()
+    with replaced(names, "16.0", 0.0, at=WENT):
+        less = record_attention(names.model, ids)[17][:, 4, GIVER, WENT].mean().item()
+    return {"control": "16.0 at went", "whole": round(whole, 3), "less": round(less, 3)}
+
+
+def terms(names: Names) -> dict[str, float]:
+    """Return the terms of the mean logit difference: of each head and each MLP."""
+    model, found, hooks = names.model, {}, []
+    rows = model.head.weight
+    direction = (rows[names.answers] - rows[names.givers]) * model.norm.weight
+    added, stream = {}, []
+
+    def keep(name):
+        def hook(module, inputs, output):
+            added[name] = inputs[0][:, -1] if "." in name else output[:, -1]
+
+        return hook
+
+    for layer, block in enumerate(model.blocks):
+        out_proj = block.attention.out_proj
+        hooks.append(out_proj.register_forward_hook(keep(f"{layer}.")))
+        hooks.append(block.mlp.register_forward_hook(keep(f"MLP {layer}")))
+    last = lambda _, inputs: stream.append(inputs[0][:, -1])  # noqa: E731
+    hooks.append(model.norm.register_forward_pre_hook(last))
+    model(names.ids)
+    for hook in hooks:
+        hook.remove()
+    rms = (stream[0].pow(2).mean(-1, keepdim=True) + model.norm.eps).sqrt()
+    onto = direction / rms  # (24, 576)
+    for name, x in added.items():
+        if "." not in name:
+            found[name] = (x * onto).sum(-1).mean().item()
+            continue
+        layer = int(name[:-1])
+        w_o = model.blocks[layer].attention.out_proj.weight.unflatten(1, (9, 64))
+        wrote = torch.einsum("bhd,ehd->bhe", x.unflatten(-1, (9, 64)), w_o)
+        effect = (wrote * onto[:, None]).sum(-1).mean(0).tolist()
+        found |= {f"{layer}.{head}": value for head, value in enumerate(effect)}
+    return found
+
+
+def repair(names: Names) -> dict:
+    """Return the six terms that change most without head 23.0, and all others."""
+    before = terms(names)
+    with replaced(names, "23.0", 0.0):
+        after = terms(names)
+    change = {name: after[name] - before[name] for name in before if name != "23.0"}
+    most = sorted(change, key=lambda name: -abs(change[name]))[:6]
+    return {
+        "control": "without 23.0",
+        "lost": round(before["23.0"], 3),
+        "others": round(sum(change.values()), 3),
+        "most": {name: round(change[name], 3) for name in most},
+    }
+
+
+# --- texts ---
+
+
+def help_texts(encode, decode) -> list[str]:
+    """Return the beginnings, without the title, of topics chosen by their order."""
+    long = [t for name, t in sorted(topics.items()) if len(encode(t)) > LENGTH + 40]
+    chosen = long[:: len(long) // TOPICS][:TOPICS]
+    return [decode(encode(text)[40 : 40 + LENGTH]) for text in chosen]
+
+
+def loss(model, ids: list[int]) -> float:
+    """Return the mean loss of the next token of a text."""
+    x = torch.tensor([ids])
+    return F.cross_entropy(model(x)[0, :-1], x[0, 1:]).item()
+
+
+def twice(seed: int) -> torch.Tensor:
+    """Return four texts (4, 64): 32 random tokens, then the same again."""
+    generator = torch.Generator().manual_seed(seed)
+    once = torch.randint(1000, 40000, (4, 32), generator=generator)
+    return torch.cat([once, once], dim=1)
+
+
+def copied(model, ids: torch.Tensor) -> float:
+    """Return the share of the second copy that the model predicts."""
+    best = model(ids)[:, 32:-1].argmax(dim=-1)
+    return (best == ids[:, 33:]).float().mean().item()
+
+
+def by_length(model, ids: torch.Tensor) -> list[str]:
+    """Return the heads without the induction heads, the one that writes most first."""
+    lengths, hooks = [], []
+
+    def keep(out_proj, inputs):
+        columns = out_proj.weight.unflatten(1, (9, 64))
+        gave = inputs[0][:, 32:].unflatten(-1, (9, 64))
+        wrote = torch.einsum("bqhd,ehd->bqhe", gave, columns)
+        lengths.append(wrote.norm(dim=-1).mean(dim=(0, 1)))
+
+    for block in model.blocks:
+        hooks.append(block.attention.out_proj.register_forward_pre_hook(keep))
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    order = torch.stack(lengths).flatten().argsort(descending=True).tolist()
+    return [name for i in order if (name := f"{i // 9}.{i % 9}") not in INDUCTION]
+
+
+def random_like(heads: list[str], seed: int) -> list[str]:
+    """Return as many other heads of the same layers, drawn at random."""
+    draw, found = random.Random(seed), []
+    for layer, members in gone(heads).items():
+        others = [h for h in range(9) if f"{layer}.{h}" not in heads]
+        count = min(len(members), len(others))
+        found += [f"{layer}.{h}" for h in sorted(draw.sample(others, count))]
+    return found
+
+
+def sets(model, ids: torch.Tensor) -> dict[str, list[str]]:
+    """Return the sets of heads that are left out, by name."""
+    most = by_length(model, ids)[:8]
+    found = {"none": [], "induction heads": INDUCTION, "write most": most}
+    for seed in range(RANDOM_SETS):
+        found[f"like induction heads {seed}"] = random_like(INDUCTION, seed)
+        found[f"like write most {seed}"] = random_like(most, seed)
+    return found
+
+
+def left_out(model, encoded: list[list[int]], label: str, heads: list[str]) -> dict:
+    """Return what the model copies and the loss on each text without these heads."""
+    with ablate(model, gone(heads)):
+        values = [round(loss(model, ids), 3) for ids in encoded]
+        share = round(copied(model, twice(1)), 3)
+    row = {"control": "left out", "set": label, "heads": heads, "copied": share}
+    return {**row, "losses": values}  # of the story, then of the help() texts
+
+
+# --- a gap in the positions ---
+
+
+class Gap(Rotary):
+    """Rotary positions in which positions from 32 on are moved by a gap."""
+
+    gap = 0
+
+    def _rotated(self, x, first):
+        positions = torch.arange(first, first + x.shape[-2])
+        moved = positions + self.gap * (positions >= 32)
+        angles = (moved * self.scale)[:, None] * frequencies(64, base=self.base)
+        return rotate_pairs(x, angles, layout=self.layout)
+
+
+@contextmanager
+def positions(model, gap: int, base: float = 100_000):
+    """The model with other positions, for a `with` block."""
+    old, new = model.position, Gap(64, layout="interleaved", base=base)
+    new.gap = gap
+    modules = [model, *(block.attention for block in model.blocks)]
+    for module in modules:
+        module.position = new
+    yield
+    for module in modules:
+        module.position = old
+
+
+def far(model, gap: int, base: int) -> dict:
+    """Return the copied tokens of five draws, with a gap between the two copies."""
+    with positions(model, gap, base):
+        shares = [round(copied(model, twice(seed)), 3) for seed in DRAWS]
+    return {"control": "gap", "gap": gap, "base": base, "copied": shares}
+
+
+def after_text(model, texts: list[list[int]], story: list[int], gap: int) -> dict:
+    """Return the loss of the story after 32 tokens of each text, and a gap."""
+    values = []
+    for text in texts:
+        x = torch.tensor([text[:32] + story])
+        with positions(model, gap):
+            values.append(F.cross_entropy(model(x)[0, 32:-1], x[0, 33:]).item())
+    values = [round(value, 3) for value in values]
+    return {"control": "story after a gap", "gap": gap, "losses": values}
+
+
+# --- the study ---
+
+
+@torch.no_grad()
+def study() -> dict:
+    """Return the study."""
+    names = Names()
+    model, tokenizer = load_smollm2()
+    texts = help_texts(tokenizer.encode, tokenizer.decode)
+    encoded = [tokenizer.encode(text) for text in [STORY, *texts]]
+    rows = [mean_ablation(names, head) for head in NEEDED]
+    rows += [without_16_0(names), repair(names)]
+    chosen = sets(model, twice(1))
+    rows += [left_out(model, encoded, *each) for each in chosen.items()]
+    gaps = [(0, 100_000), (7168, 100_000), (8192, 100_000), (0, 500_000)]
+    rows += [far(model, *each) for each in gaps]
+    rows += [after_text(model, encoded[1:], encoded[0], gap) for gap in (0, 8192)]
+    found = {"torch": torch.__version__.split("+")[0], "model": {"sha256": SHA256}}
+    return {**found, "texts": texts, "runs": rows}
+
+
+@torch.no_grad()
+def again(stored: dict) -> list[tuple[dict, dict]]:
+    """Return (stored, repeated) for some rows."""
+    names, (model, tokenizer) = Names(), load_smollm2()
+    encoded = [tokenizer.encode(text) for text in [STORY, *stored["texts"][:2]]]
+    pairs = []
+    for row in stored["runs"]:
+        if row.get("head") == "1.3":
+            pairs.append((row, mean_ablation(names, "1.3")))
+        elif row["control"] == "16.0 at went":
+            pairs.append((row, without_16_0(names)))
+        elif row["control"] == "without 23.0":
+            pairs.append((row, repair(names)))
+        elif row.get("set") == "induction heads":
+            fewer = {**row, "losses": row["losses"][:3]}
+            repeated = left_out(model, encoded, row["set"], row["heads"])
+            pairs.append((fewer, repeated))
+    return pairs
+
+
+def numbers(row) -> list[float]:
+    """Return all numbers in a row, in order."""
+    if isinstance(row, dict):
+        row = list(row.values())
+    if isinstance(row, list):
+        return [number for value in row for number in numbers(value)]
+    return [row] if isinstance(row, (int, float)) else []
+
+
+def misfits(pairs: list[tuple[dict, dict]]) -> list[str]:
+    """Return a sentence for each repeated row that is not as stored."""
+    return [
+        f"{old['control']}: {new}, stored {old}"
+        for old, new in pairs
+        if len(numbers(old)) != len(numbers(new))
+        or any(abs(a - b) > MARGIN for a, b in zip(numbers(old), numbers(new)))
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    torch.set_num_threads(1)
+    return command_line(
+        arguments, STORED, __doc__, study, lambda old: misfits(again(old))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
