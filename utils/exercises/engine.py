@@ -145,7 +145,8 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     named = name_of(function, tried, exercise.forms(), gradients, exercise.reference)
     if named is None:
         if len(wrong) < len(tried):
-            message += f" Right on {len(tried) - len(wrong)} of {len(tried)} inputs."
+            message += "\n  " if "\n  In " in message else " "  # after a line of code
+            message += f"Right on {len(tried) - len(wrong)} of {len(tried)} inputs."
         return Verdict(NOT_YET, message, None, drawn)
     message = f"{named.sentence}\n  {message}" if named.sentence else message
     return Verdict(NOT_YET, message, named.mistake, drawn)

@@ -432,6 +432,7 @@ AHEAD = {  # which later tokens k an output q depends on, in a text of n tokens
     "0 sees 1": lambda q, k, n: (q == 0) & (k == 1),
     "62 sees 63": lambda q, k, n: (q == 62) & (k == 63),
     "0 sees 63": lambda q, k, n: (q == 0) & (k == 63),
+    "20 sees 40": lambda q, k, n: (q == 20) & (k == 40),
 }
 ALONE = range(2, 63, 2)  # 31 tokens: for each, a model leaks this token alone
 AHEAD |= {f"only {at}": lambda q, k, n, at=at: (k == q + 1) & (k == at) for at in ALONE}
@@ -440,20 +441,27 @@ EMBEDDING, PLACES = draw(WORDS, SIZE, seed=0), draw(LONGEST, SIZE, seed=1)
 HEAD, RANDOM = draw(SIZE, WORDS, seed=2), draw(WORDS, WORDS, seed=3)
 RISING = torch.zeros_like(RANDOM)
 RISING[:, 7] = 0.2 * torch.arange(WORDS)  # each word adds more than the one before
+SLIGHT = torch.zeros_like(RANDOM)
+SLIGHT[:, 3] = 0.0102 * torch.arange(WORDS)  # one logit alone, and only a little
+ALIKE = RISING[:, 7:8].expand(WORDS, WORDS)  # all logits by the same number
 
 
 @functools.lru_cache(maxsize=1024)  # the same texts are given to many models
-def _past(values: tuple, shape: tuple, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _past(
+    values: tuple, shape: tuple, dtype: torch.dtype, alone: bool
+) -> tuple[Tensor, Tensor]:
     """Return what a model computes of the past (batch, length, WORDS), and its noise.
 
     The ids are given as numbers, shape and dtype; the noise is one number for each row.
+    alone: each output depends on its own token only.
     """
     ids = torch.tensor(values, dtype=dtype).view(shape)
     at = torch.arange(ids.shape[1])
     words = F.embedding(ids, EMBEDDING)  # (batch, length, SIZE)
     past = words.cumsum(dim=1) / (at + 1)[:, None]
     noise = (ids.double() @ (at + 1).double()).sin()
-    return (words + past + PLACES[: len(at)]).tanh() @ HEAD, 2e-6 * noise[:, None, None]
+    x = words if alone else words + past + PLACES[: len(at)]
+    return x.tanh() @ HEAD, 2e-6 * noise[:, None, None]
 
 
 @functools.cache
@@ -469,7 +477,8 @@ class BlackBox:
     """A language model of ten words that cannot be looked into.
 
     ahead: what it sees of the future, in these modes. adds: what a word adds to the ten
-    logits of an output that sees it. rows: whether the rows of a batch influence each
+    logits of an output that sees it. alone: whether an output depends on its own token
+    only, but for what it sees ahead. rows: whether the rows of a batch influence each
     other, position by position. statistics: whether what is seen ahead is the mean of
     all rows. rounds: as real kernels do, depending on the whole text. halved: whether
     the logits are half as large in training.
@@ -479,6 +488,7 @@ class BlackBox:
     ahead: str | None = None
     adds: Tensor = RANDOM
     modes: tuple = MODES
+    alone: bool = False
     rows: bool = False
     statistics: bool = False
     rounds: bool = True
@@ -490,10 +500,11 @@ class BlackBox:
     def __call__(self, ids: Tensor, training: bool) -> Tensor:
         if ids.dim() != 2 or not 1 < ids.shape[1] <= LONGEST:
             raise ValueError(
-                f"ids have shape {tuple(ids.shape)}; give (batch, length), with a "
+                f"ids have shape {tuple(ids.shape)}; give (1, length), with a "
                 f"length of 2 to {LONGEST}."
             )
-        logits, noise = _past(tuple(ids.flatten().tolist()), ids.shape, ids.dtype)
+        values = tuple(ids.flatten().tolist())
+        logits, noise = _past(values, ids.shape, ids.dtype, self.alone)
         if self.rows:
             logits = logits + logits.mean(dim=0)
         if self.ahead and bool(training) in self.modes:
@@ -528,15 +539,21 @@ def leak_trials(dtype):
         BlackBox("a causal model that never rounds", rounds=False),
         BlackBox("a causal model whose rows see each other", rows=True),
         BlackBox("a leak of 0.01 in a logit", "the next", 0.0102 * torch.eye(WORDS)),
-        BlackBox("a model whose output 0 sees token 1", "0 sees 1", RISING),
-        BlackBox("another whose output 0 sees token 1", "0 sees 1", -RISING),
-        BlackBox("a model whose output 62 sees token 63", "62 sees 63", RISING),
-        BlackBox("another whose output 62 sees token 63", "62 sees 63", -RISING),
+        BlackBox("a model in which token 1 raises output 0", "0 sees 1", RISING),
+        BlackBox("a model in which token 1 lowers output 0", "0 sees 1", -RISING),
+        BlackBox("a model in which token 63 raises output 62", "62 sees 63", RISING),
+        BlackBox("a model in which token 63 lowers output 62", "62 sees 63", -RISING),
+        BlackBox("a leak of 0.01 in one logit of output 20", "20 sees 40", SLIGHT),
+        BlackBox("a leak that moves all ten logits alike", "the next", ALIKE),
+        BlackBox("a causal model that sees one token", alone=True),
         BlackBox("a model whose output 0 sees token 63", "0 sees 63", balanced),
         BlackBox("a causal model that computes otherwise in training", halved=True),
         *(
             BlackBox(
-                f"a model in which only token {at} is seen too early", f"only {at}"
+                f"a model in which only token {at} is seen too early, in one mode "
+                "(is your new token always another one?)",
+                f"only {at}",
+                modes=(at % 4 == 0,),
             )
             for at in ALONE
         ),
@@ -576,6 +593,19 @@ def leak_test(logits_of):
 leaks = Exercise("6.3", "Does it look ahead?", leak_test, leak_trials, gradients=False)
 
 
+def _later_move(logits_of):
+    """Return whether each output after a changed token moves, too."""
+    text = torch.arange(LONGEST)[None] % WORDS
+    for mode in MODES:
+        for at in range(1, LONGEST):
+            changed = text.clone()
+            changed[:, at] = (changed[:, at] + 1) % WORDS
+            moved = (logits_of(changed, mode) - logits_of(text, mode))[:, at:].abs()
+            if moved.amax(dim=-1).min() < 1e-4:
+                return False
+    return True
+
+
 def tests(*places, **options):
     """Return a test that does something else (see `unmoved`)."""
     return lambda logits_of: unmoved(logits_of, *places, **options)
@@ -589,7 +619,8 @@ leaks.wrong(
 )
 leaks.wrong(
     "says no to all",
-    "Causal models fail, too: the outputs *at and after* a changed token may move.",
+    "Causal models fail, too: the outputs *at and after* a changed token may move. And "
+    "each change must begin with a fresh copy of the text (`ids.clone()`).",
     lambda logits_of: False,
     tests(own=1),
 )
@@ -631,6 +662,18 @@ leaks.wrong(
     tests(read=lambda logits: logits[..., :1]),
     tests(read=lambda logits: logits.mean(-1)),
     tests(read=lambda logits: logits.argmax(-1)),
+)
+leaks.wrong(
+    "probabilities compared",
+    "A leak may move all logits of an output alike. The softmax of them then stays as "
+    "it was: compare the logits.",
+    tests(read=lambda logits: logits.log_softmax(dim=-1)),
+    tests(read=lambda logits: logits.softmax(dim=-1)),
+)
+leaks.wrong(
+    "later outputs must move",
+    "A causal model need not use earlier tokens: only earlier outputs count.",
+    lambda logits_of: leak_test(logits_of) and _later_move(logits_of),
 )
 leaks.wrong(
     "the sign kept",

@@ -95,7 +95,7 @@ def test_every_study_has_its_script_and_the_bytes_that_it_writes():
         ("adversary", 34, ["search", "after 1", "after 2"]),
         ("length", 200, ["task", "scheme", "training_loss", "parts"]),
         ("language_model", 48, ["variant", "alone"]),
-        ("parts", 43, ["model", "blocks", "steps", "training", "validation"]),
+        ("parts", 51, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
     ],
 )

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,14 @@ NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 PAGES = ["06_transformer_block.ipynb", "deeper/06_transformer_block.ipynb"]
 NAMES = {"copy": copy, "torch": torch, "nn": nn, "causal_mask": causal_mask}
 NAMES |= {"MultiHeadAttention": MultiHeadAttention, "Rotary": Rotary}
-NAMES |= {"CausalLM": CausalLM, "train": train}
+NAMES |= {"CausalLM": CausalLM, "train": train, "math": math}
 
 
 @pytest.fixture
 def names():
     """What the pages define before these cells, with a smaller model."""
     torch.manual_seed(0)
-    return NAMES | {"model": CausalLM(10, 128, 4, 1, position=Rotary(32))}
+    return NAMES | {"model": CausalLM(30, 128, 4, 1, position=Rotary(32))}
 
 
 def cells_of(page):
@@ -193,3 +194,49 @@ def test_dropout_is_no_leak(page, names):
     assert by_changes(as_function(model))
     model.blocks[0].attention = leaky(32, 4, position=Rotary(8), dropout=0.1)
     assert not by_changes(as_function(model))
+
+
+def averaged(ids, new, logits_of, read=lambda logits: logits, size=torch.amax):
+    """Change each token into new(token); `size` of what moves before it counts."""
+    for training in (True, False):
+        before = read(logits_of(ids, training))
+        for k in range(1, 64):
+            changed = ids.clone()
+            changed[0, k] = new(changed[0, k])
+            moved = (read(logits_of(changed, training)) - before)[:, :k].abs()
+            if size(moved) > 1e-4:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_leak_test_that_draws_tokens_anew_or_takes_means_is_refused(seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(10, (1, 64), generator=generator)
+
+    def anew(_):
+        return torch.randint(10, (), generator=generator)
+
+    def next_one(token):
+        return (token + 1) % 10
+
+    drawn = grade(EXERCISES["6.3"], lambda model: averaged(ids, anew, model))
+    assert not drawn.solved
+    if ids[0, 40] != 9:  # 9 becomes 0, which moves the one logit most
+        means = grade(
+            EXERCISES["6.3"],
+            lambda model: averaged(ids, next_one, model, size=torch.mean),
+        )
+        assert not means.solved
+
+
+def test_probabilities_and_later_outputs_are_named_in_6_3():
+    ids = torch.arange(64)[None] % 10
+
+    def likely(logits_of):
+        def read(logits):
+            return logits.log_softmax(dim=-1)
+
+        return averaged(ids, lambda token: (token + 1) % 10, logits_of, read)
+
+    assert grade(EXERCISES["6.3"], likely).mistake == "probabilities compared"
