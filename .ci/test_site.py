@@ -4,6 +4,7 @@ import json
 import runpy
 from types import SimpleNamespace
 
+import atlas
 import house
 import labs
 import pytest
@@ -19,6 +20,7 @@ LESSONS = {
     f"notebooks/{path.name}": json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((house.ROOT / "notebooks").glob("*.ipynb"))
 }
+ATLAS = (house.ROOT / "assets/studies/atlas.json").read_text(encoding="utf-8")
 LABS = """# Labs
 
 ## Lab 1
@@ -70,12 +72,14 @@ def course(tmp_path):
         ),
         markdown(known + terms + "- **Ada**: a paper"),
     )
+    (tmp_path / "assets" / "studies").mkdir(parents=True)
+    (tmp_path / "assets" / "studies" / "atlas.json").write_text(ATLAS)
     (tmp_path / ".ci" / "site_conf").mkdir(parents=True)
     (tmp_path / ".ci" / "site_conf" / "labs.md").write_text(LABS)
+    (tmp_path / ".ci" / "site_conf" / "atlas.md").write_text("{encoder_table}")
     write("notebooks/02_b.ipynb", markdown("# 02 B"))
     write("notebooks/deeper/01_a.ipynb", markdown("# 01 A: deeper"))
     (tmp_path / "README.md").write_text(f"# Course\n[Colab]({COLAB})\n")
-    (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "map.png").write_bytes(b"png")
     (tmp_path / "assets" / "map.py").touch()
     (tmp_path / "utils").mkdir()
@@ -95,7 +99,7 @@ def cells(path):
 def test_stage(source):
     files = {p.relative_to(source).as_posix() for p in source.rglob("*.*")}
     notebooks = {f"notebooks/{name}.ipynb" for name in ("01_a", "02_b", "deeper/01_a")}
-    pages = {"index.md", "words.md", "labs.md"}
+    pages = {"index.md", "words.md", "labs.md", "atlas.md"}
     assert files == notebooks | pages | {"assets/map.png"}
     index = (source / "index.md").read_text(encoding="utf-8")
     assert "\nnotebooks/01_a\nnotebooks/02_b\n```" in index
@@ -137,6 +141,19 @@ def test_words(source, course):
 def test_the_words_of_every_lesson_of_the_course_are_found():
     page = SITE.words(LESSONS, house.ROOT, "ada/heads")
     assert all(f"]({path})" in page for path in LESSONS)
+
+
+def test_atlas(source):
+    """The page has a row for each head, and its sentences fit the stored numbers."""
+    table = (source / "atlas.md").read_text(encoding="utf-8").splitlines()
+    assert len(table) == 2 + 2 + 72 and len({line.count("|") for line in table}) == 1
+    assert table[2].startswith("| *uniform attention* |  | 0.07 |")
+    assert "| 0.2 | previous token | **1.00** | 0.00 |" in table[6]
+    plan = (house.ROOT / ".ci/site_conf/atlas.md").read_text(encoding="utf-8")
+    page = atlas.page(plan, json.loads(ATLAS))
+    assert page.count("\n| ") == 2 * 4 + 72 + 270 and "{" not in page
+    assert "Of 72 heads: [CLS] 52, previous token 4," in page
+    assert "Of 270 heads: first token 173, punctuation 13, induction 12," in page
 
 
 def test_labs(source):
