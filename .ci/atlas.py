@@ -49,14 +49,13 @@ def page(source, study):
 def table(rows, baselines):
     """The table of the heads of one model, below its baselines."""
     roles = list(baselines)
-    lines = [["head", "role", *roles, "entropy"], ["---"] * (len(roles) + 3)]
-    for i, name in enumerate(("uniform attention", "best untrained head")):
+    lines = [["head", *roles, "entropy"], ["---"] * (len(roles) + 2)]
+    for i, name in enumerate(("uniform", "untrained")):
         scores = (f"{baselines[role][i]:.2f}" for role in roles)
-        lines.append([f"*{name}*", "", *scores, ""])
+        lines.append([f"*{name}*", *scores, ""])
     for row in rows:
         scores = {role: f"{row['scores'][role]:.2f}" for role in roles}
         if row["role"]:
             scores[row["role"]] = f"**{scores[row['role']]}**"
-        entropy = f"{row['entropy']:.2f}"
-        lines.append([row["head"], row["role"] or "", *scores.values(), entropy])
+        lines.append([row["head"], *scores.values(), f"{row['entropy']:.2f}"])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -147,8 +147,8 @@ def test_atlas(source):
     """The page has a row for each head, and its sentences fit the stored numbers."""
     table = (source / "atlas.md").read_text(encoding="utf-8").splitlines()
     assert len(table) == 2 + 2 + 72 and len({line.count("|") for line in table}) == 1
-    assert table[2].startswith("| *uniform attention* |  | 0.07 |")
-    assert "| 0.2 | previous token | **1.00** | 0.00 |" in table[6]
+    assert table[2].startswith("| *uniform* | 0.07 |")
+    assert "| 0.2 | **1.00** | 0.00 |" in table[6]
     plan = (house.ROOT / ".ci/site_conf/atlas.md").read_text(encoding="utf-8")
     page = atlas.page(plan, json.loads(ATLAS))
     assert page.count("\n| ") == 2 * 4 + 72 + 270 and "{" not in page

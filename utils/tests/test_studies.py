@@ -515,6 +515,9 @@ def test_a_lucky_head_gets_no_role():
     roles["first token"] = (first, uniform, untrained)
     rows = study.rows_of("model", roles, torch.zeros(4), 2)
     assert [row["role"] for row in rows][2:] == ["induction", "first token"]
+    choosing = {"same token": (0.9, 0.95), "first token": (0.8, 0.2)}
+    choosing |= {"current token": (0.5, 0.1), "punctuation": (0.2, 0.1)}
+    assert study.candidates(choosing) == ["current token", "first token"]
     sharp = {"induction": (found, uniform, torch.full((8, 5), 0.6))}
     rows = study.rows_of("model", sharp, torch.zeros(4), 2)
     assert [row["role"] for row in rows] == ["induction", None, None, None]
