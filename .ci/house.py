@@ -1,6 +1,6 @@
 """The house rules of the notebooks, read from their JSON alone: nothing is run.
 
-usage: python .ci/house.py [NOTEBOOK...]      default: all, and the links of README.md
+usage: python .ci/house.py [NOTEBOOK...]      default: all, and README.md
 
 Each rule is a function that yields (cell or None, what is wrong and what to do).
 """
@@ -464,6 +464,20 @@ def page_findings(path):
     return [f"{path.name}: {message}" for message in found]
 
 
+def minutes_findings(page, books):
+    """Lessons whose notebooks and minutes the table of README does not give."""
+    for book in (book for book in books if book.core):
+        name = book.path.name
+        core, deeper = (
+            reading.asks(Notebook(path).cells)["minutes"]
+            for path in (book.path, book.folder / "deeper" / name)
+        )
+        row = rf"\| \[{name[:2]} .*\]\(notebooks/{name}\) \|.*"
+        row += rf"\| {core} \| \[{deeper}\]\(notebooks/deeper/{name}\) \|"
+        if not re.search(rf"^{row}$", page, re.M):
+            yield f"README.md: no row has {name}, {core} minutes; deeper, {deeper}"
+
+
 def notebooks():
     """The paths of all notebooks: the cores, and then the deeper ones."""
     folder = ROOT / "notebooks"
@@ -474,7 +488,9 @@ def main(names):
     books = list(map(Path, names)) or notebooks()
     found = [message for book in books for message in findings(book)]
     if not names:
-        found += page_findings(ROOT / "README.md")
+        readme = ROOT / "README.md"
+        found += page_findings(readme)
+        found += minutes_findings(readme.read_text("utf-8"), map(Notebook, books))
     for book in map(Notebook, books):
         if book.core:
             asked = ", ".join(

@@ -1,6 +1,7 @@
 """Tests of the house rules: each fails on the notebooks that break it, and only it."""
 
 import json
+import re
 from html import escape
 
 import house
@@ -304,6 +305,19 @@ def test_links_of_readme(tmp_path):
     page = tmp_path / "README.md"
     page.write_text("# A title, or two\n[a](#a-title-or-two) [b](none) ![](README.md)")
     assert len(house.page_findings(page)) == 2
+
+
+def test_the_minutes_of_readme():
+    page = (house.ROOT / "README.md").read_text(encoding="utf-8")
+    books = [*map(house.Notebook, house.notebooks())]
+    assert [*house.minutes_findings(page, books)] == []
+    core, deeper = re.search(r"^\| \[01 .*\| (\d+) \| \[(\d+)\]", page, re.M).groups()
+    for right, wrong in (
+        (f"| {core} | [{deeper}]", f"| 9{core} | [{deeper}]"),
+        (f"[{deeper}](notebooks/deeper/01", "[9](notebooks/deeper/01"),
+    ):
+        (found,) = house.minutes_findings(page.replace(right, wrong), books)
+        assert found.endswith(f"{core} minutes; deeper, {deeper}")
 
 
 def test_the_set_up_cell_is_short():

@@ -18,6 +18,7 @@ README = f"""git clone https://github.com/OWNER/NAME.git
 [Colab]({HOST}OWNER/NAME/blob/main/notebooks/01_a.ipynb)
 https://mybinder.org/v2/gh/OWNER/NAME/HEAD https://github.com/OWNER/NAME
 https://github.com/pytorch/pytorch https://github.com/OWNER/NAMELESS
+<https://OWNER.github.io/NAME/> https://OWNER.github.io/NAMELESS/
 """
 
 
@@ -46,9 +47,15 @@ def test_publish(course):
     assert publish("ada/attention") == ["01_a.ipynb", "README.md"]
     assert publish("ada/attention") == []
     page, notebook = once = files(course)
-    assert page == before[0].replace("OWNER/NAME", "ada/attention").replace(
-        "ada/attentionLESS", "OWNER/NAMELESS"
-    )
+    expected = before[0]
+    for old, new in (
+        ("OWNER/NAME", "ada/attention"),
+        ("OWNER.github.io/NAME", "ada.github.io/attention"),
+        ("ada/attentionLESS", "OWNER/NAMELESS"),
+        ("ada.github.io/attentionLESS", "OWNER.github.io/NAMELESS"),
+    ):
+        expected = expected.replace(old, new)
+    assert page == expected
     # in the notebook: the default address and the badge, not the sentinel, not outputs
     assert notebook == before[1].replace("OWNER/NAME", "ada/attention", 2)
     assert r"\"/OWNER/\"" in notebook

@@ -4,7 +4,9 @@ import json
 import runpy
 from types import SimpleNamespace
 
+import atlas
 import house
+import labs
 import pytest
 
 SITE = SimpleNamespace(**runpy.run_path(str(house.ROOT / ".ci" / "site")))
@@ -12,6 +14,26 @@ COLAB = (
     "https://colab.research.google.com/github/ada/heads/blob/main/notebooks/01_a.ipynb"
 )
 GITHUB = "https://github.com/ada/heads"
+
+
+LESSONS = {
+    f"notebooks/{path.name}": json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((house.ROOT / "notebooks").glob("*.ipynb"))
+}
+ATLAS = (house.ROOT / "assets/studies/atlas.json").read_text(encoding="utf-8")
+LABS = """# Labs
+
+## Lab 1
+
+| what | in class |
+|---|---|
+| {01 §1} | Talk. |
+| {01 §2} {1.7} | Write. |
+
+**For home.** {1.7}
+
+## The end
+"""
 
 
 def markdown(source):
@@ -33,6 +55,8 @@ def course(tmp_path):
         path.write_text(json.dumps({"cells": cells, "metadata": {}}), encoding="utf-8")
 
     badge = f"[![Open In Colab](https://colab.research.google.com/b.svg)]({COLAB})"
+    known = "## What you now know\n\n| claim | how | section |\n|---|---|---|\n"
+    known += "| A holds | proved | 1, 2 |\n| B holds | checked | 2, 3 |\n\n"
     terms = "## Words of this lesson\n\n- **query**: what it *looks for*.\n"
     terms += (
         "- **`key`**: how it is found ([code](../utils/a.py)).\n\n### References\n\n"
@@ -42,12 +66,20 @@ def course(tmp_path):
         markdown(f"# 01 A\n\n{badge} [next](02_b.ipynb#The-d_k,-once)"),
         code("# @title Draw: a map\ndraw()", tags=["x"], cellView="form"),
         code("draw()  # @title no\n"),
-        markdown(terms + "- **Ada**: a paper"),
+        markdown(f"A\n\n## 1 The one\n\n{'a ' * 400}"),
+        markdown(
+            "## 2 The $x$ two\n\n### Exercise 1.7 · Do\n\n*Difficulty 1 · 8 minutes"
+        ),
+        markdown(known + terms + "- **Ada**: a paper"),
     )
+    (tmp_path / "assets" / "studies").mkdir(parents=True)
+    (tmp_path / "assets" / "studies" / "atlas.json").write_text(ATLAS)
+    (tmp_path / ".ci" / "site_conf").mkdir(parents=True)
+    (tmp_path / ".ci" / "site_conf" / "labs.md").write_text(LABS)
+    (tmp_path / ".ci" / "site_conf" / "atlas.md").write_text("{encoder_table}")
     write("notebooks/02_b.ipynb", markdown("# 02 B"))
     write("notebooks/deeper/01_a.ipynb", markdown("# 01 A: deeper"))
     (tmp_path / "README.md").write_text(f"# Course\n[Colab]({COLAB})\n")
-    (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "map.png").write_bytes(b"png")
     (tmp_path / "assets" / "map.py").touch()
     (tmp_path / "utils").mkdir()
@@ -67,10 +99,11 @@ def cells(path):
 def test_stage(source):
     files = {p.relative_to(source).as_posix() for p in source.rglob("*.*")}
     notebooks = {f"notebooks/{name}.ipynb" for name in ("01_a", "02_b", "deeper/01_a")}
-    assert files == notebooks | {"index.md", "words.md", "assets/map.png"}
+    pages = {"index.md", "words.md", "labs.md", "atlas.md"}
+    assert files == notebooks | pages | {"assets/map.png"}
     index = (source / "index.md").read_text(encoding="utf-8")
     assert "\nnotebooks/01_a\nnotebooks/02_b\n```" in index
-    first, fold, open_cell, _, below = cells(source / "notebooks/01_a.ipynb")
+    first, fold, open_cell, *_, below = cells(source / "notebooks/01_a.ipynb")
     assert (
         f"[Open in Colab]({COLAB}) [next](02_b.ipynb#the-d_k-once)" in first["source"]
     )
@@ -106,13 +139,72 @@ def test_words(source, course):
 
 
 def test_the_words_of_every_lesson_of_the_course_are_found():
-    paths = sorted((house.ROOT / "notebooks").glob("*.ipynb"))
-    lessons = {
-        f"notebooks/{path.name}": json.loads(path.read_text(encoding="utf-8"))
-        for path in paths
-    }
-    page = SITE.words(lessons, house.ROOT, "ada/heads")
-    assert all(f"]({path})" in page for path in lessons)
+    page = SITE.words(LESSONS, house.ROOT, "ada/heads")
+    assert all(f"]({path})" in page for path in LESSONS)
+
+
+def test_atlas(source):
+    """The page has a row for each head, and its sentences fit the stored numbers."""
+    table = (source / "atlas.md").read_text(encoding="utf-8").splitlines()
+    assert len(table) == 2 + 2 + 72 and len({line.count("|") for line in table}) == 1
+    assert table[2].startswith("| *uniform* | 0.07 |")
+    assert "| 0.2 | **1.00** | 0.00 |" in table[6]
+    plan = (house.ROOT / ".ci/site_conf/atlas.md").read_text(encoding="utf-8")
+    page = atlas.page(plan, json.loads(ATLAS))
+    assert page.count("\n| ") == 2 * 4 + 72 + 270 and "{" not in page
+    assert "Of 72 heads: [CLS] 52, previous token 4," in page
+    assert "Of 270 heads: first token 173, punctuation 13, induction 12," in page
+
+
+def test_labs(source):
+    page = (source / "labs.md").read_text(encoding="utf-8")
+    path = "notebooks/01_a.ipynb"
+    exercise = f"[exercise 1.7 · Do]({path}#exercise-17--do)"
+    assert (
+        page
+        == f"""# Labs
+
+## Lab 1
+
+| minutes | what | in class |
+|---|---|---|
+| 0–4 | [01 §1 The one]({path}#1-the-one) | Talk. |
+| 4–20 | [01 §2 The $x$ two]({path}#2-the--two)<br>{exercise} | Write. |
+| 20–90 | | Questions, and what is for home. |
+
+**For home.** {exercise}
+
+| what it shows | how we know, and under which conditions | section |
+|---|---|---|
+| A holds | proved | [01]({path}) §1, 2 |
+
+## The end
+"""
+    )
+
+
+PLAN = (house.ROOT / ".ci/site_conf/labs.md").read_text(encoding="utf-8")
+
+
+def test_the_labs_name_what_the_lessons_have():
+    _, *six = labs.page(PLAN, LESSONS).split("\n## Lab ")
+    assert len(six) == 6
+    for lab in six:
+        assert "–90 | | Questions" in lab and lab.split(labs.CLAIMS)[1].count("\n") > 4
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("{01 §5}", "{01 §11}", "{01 §11} is in no lesson"),
+        ("{1.2}", "{1.9}", "{1.9} is in no lesson"),
+        ("{02 §7} {2.2}", "{02 §7} {2.2} {2.4} {2.1}", "Lab 2.*no time for questions"),
+    ],
+)
+def test_a_lab_that_the_lessons_do_not_have(old, new, message):
+    assert old in PLAN
+    with pytest.raises(SystemExit, match=message):
+        labs.page(PLAN.replace(old, new, 1), LESSONS)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +213,7 @@ def test_the_words_of_every_lesson_of_the_course_are_found():
         ("https://x.org/a.py", "https://x.org/a.py"),
         ("../02_b.ipynb", "../02_b.ipynb"),
         ("#What-now%3F", "#what-now"),
+        (r"#5-By-$\sqrt{d}$-now", "#5-by--now"),
         ("../../README.md#the-package", "../../index.md#the-package"),
         ("../../assets/map.png", "../../assets/map.png"),
         ("../../assets/map.py", f"{GITHUB}/blob/main/assets/map.py"),

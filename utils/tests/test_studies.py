@@ -19,6 +19,7 @@ from utils.tests.helpers import need_smollm2
 
 REPEATED = [
     "adversary",
+    "atlas",
     "length",
     "language_model",
     "parts",
@@ -47,7 +48,7 @@ def runs_of(stored, **which):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
 def test_one_run_again_is_as_stored(name):
-    if name.startswith("smollm2"):
+    if name in ("atlas", "smollm2", "smollm2_controls"):
         need_smollm2()
     command = [sys.executable, FOLDER / f"{name}.py", "--check"]
     quiet = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
@@ -502,3 +503,58 @@ def test_random_heads_are_others_of_the_same_layers():
             assert layers[0] == layers[1]
             assert drawn["heads"] == study.random_like(row["heads"], seed)
     assert study.random_like(["3.0", "3.1"], 1) != study.random_like(["3.0", "3.1"], 2)
+
+
+# --- the atlas of the web site ---
+
+
+def test_the_atlas_has_every_head_and_agrees_with_the_lessons():
+    study, stored = study_of("atlas")
+    for model, layers, count in (("encoder", 6, 12), ("language model", 30, 9)):
+        names = [row["head"] for row in runs_of(stored, model=model)]
+        assert names == [f"{x}.{y}" for x in range(layers) for y in range(count)]
+    for row in stored["runs"]:
+        named = row["role"] is not None
+        assert named == (row["lift"] is not None) and 0 <= row["entropy"] <= 1
+        if named:
+            baselines = stored["models"][row["model"]]["baselines"][row["role"]]
+            assert row["lift"][0] > 0 and row["scores"][row["role"]] > max(baselines)
+    roles = {(row["model"], row["head"]): row["role"] for row in stored["runs"]}
+    found = {"0.2": "previous token", "1.8": "next token", "4.5": "[CLS]", "0.8": None}
+    for head, role in found.items():
+        assert roles["encoder", head] == role  # lesson 09
+    inductive = [h for (_, h), role in roles.items() if role == "induction"]
+    assert {*"18.6 17.3 17.4 17.5 18.7 23.2 23.7 20.6".split()} <= {*inductive}
+    assert {int(head.split(".")[0]) for head in inductive} <= {*range(17, 25)}
+    assert roles["language model", "16.0"] == "previous token"  # lesson 11
+
+
+def test_a_lucky_head_gets_no_role():
+    study, _ = study_of("atlas")
+    found = torch.tensor([[0.9, 0.9, 0.4, 0.2]] * 4 + [[0.8, 0.1, 0.5, 0.9]] * 4)
+    first = torch.full((8, 4), 0.95)
+    uniform, untrained = torch.full((8, 1), 0.1), torch.full((8, 5), 0.2)
+    roles = {"induction": (found, uniform, untrained)}
+    rows = study.rows_of("model", roles, torch.zeros(4), 2)
+    assert [row["role"] for row in rows] == ["induction", None, "induction", None]
+    assert [row["head"] for row in rows] == ["0.0", "0.1", "1.0", "1.1"]
+    assert rows[0]["scores"] == {"induction": 0.8}  # of the other half
+    roles["first token"] = (first, uniform, untrained)
+    rows = study.rows_of("model", roles, torch.zeros(4), 2)
+    assert [row["role"] for row in rows][2:] == ["induction", "first token"]
+    choosing = {"same token": (0.9, 0.95), "first token": (0.8, 0.2)}
+    choosing |= {"current token": (0.5, 0.1), "punctuation": (0.2, 0.1)}
+    assert study.candidates(choosing) == ["current token", "first token"]
+    sharp = {"induction": (found, uniform, torch.full((8, 5), 0.6))}
+    rows = study.rows_of("model", sharp, torch.zeros(4), 2)
+    assert [row["role"] for row in rows] == ["induction", None, None, None]
+
+
+def test_the_check_of_the_atlas_can_fail():
+    study, stored = study_of("atlas")
+    rows = runs_of(stored, model="encoder")
+    means = torch.tensor([row["scores"]["[CLS]"] for row in rows])
+    assert study.misfits(stored, {"encoder": {"[CLS]": means}}) == []
+    means[17] += 0.02
+    (said,) = study.misfits(stored, {"encoder": {"[CLS]": means}})
+    assert said.startswith("encoder 1.5: [CLS]")

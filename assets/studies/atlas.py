@@ -1,0 +1,256 @@
+"""The study of the atlas: which roles the heads of the two real models have.
+
+usage: python assets/studies/atlas.py            writes atlas.json
+       python assets/studies/atlas.py --check    repeats some scores and compares
+
+A role is a score, the mean weight on some keys. A head gets the name of a role if, on
+one half of the texts, this score is at least 0.3 and above those of all untrained heads
+that are as sharp, and if it stays above them on the other half. Of several roles it is
+the one with the highest score; to attend to the first token counts last, because
+nearly every head does that where it finds nothing else. The numbers stored are those
+of the other half.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from studies import command_line  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from utils import heads  # noqa: E402
+from utils.baselines import (  # noqa: E402
+    best_of,
+    compare,
+    entropy_matched_copy,
+    uniform_attention,
+    untrained_copy,
+)
+from utils.encoder import Encoder  # noqa: E402
+from utils.language_model import load_smollm2  # noqa: E402
+from utils.masks import causal_mask  # noqa: E402
+from utils.pretrained import load_minilm  # noqa: E402
+from utils.treebank import read_conllu  # noqa: E402
+
+STORED = Path(__file__).with_suffix(".json")
+SENTENCES = ROOT / "assets" / "annotated_sentences.conllu"
+ENOUGH = 0.3  # the weight from which on a role may be named
+LENGTH = 64  # tokens of a text for the language model
+LAST = ("[SEP]", "[CLS]", "first token")  # roles of heads that find nothing else
+SIGNS = list(".,?!;:")
+COPIES = {"encoder": 2, "language model": 1}  # untrained, for the baseline
+MARGIN = 0.01
+
+
+class Texts(NamedTuple):
+    """Texts, of which the first half chooses a role and the second half reports."""
+
+    inputs: tuple[Tensor, ...]  # of the model: ids (texts, length), perhaps a mask
+    mask: Tensor
+    roles: dict[str, Callable[[Tensor], Tensor]]  # name -> score of a layer's weights
+
+
+def encoder_and_texts() -> tuple[nn.Module, list[Texts]]:
+    """Return MiniLM and the course's sentences, one by one."""
+    minilm = load_minilm()
+    sentences = [list(sentence.words) for sentence in read_conllu(SENTENCES)]
+    sentences = sentences[::2] + sentences[1::2]  # so that the halves are alike
+    options = {"is_split_into_words": True, "padding": True, "return_tensors": "pt"}
+    batch = minilm.tokenizer(sentences, **options)
+    ids, mask = batch.input_ids, batch.attention_mask.bool()[:, None, None]
+
+    def on(*tokens):
+        marked = torch.tensor(minilm.tokenizer.convert_tokens_to_ids(tokens))
+        return partial(heads.on_keys, keys=torch.isin(ids, marked), mask=mask)
+
+    roles = {
+        "previous token": partial(heads.at_offset, offset=-1, mask=mask),
+        "next token": partial(heads.at_offset, offset=1, mask=mask),
+        "current token": partial(heads.at_offset, offset=0, mask=mask),
+        "same token": partial(heads.duplicate_token, ids=ids, mask=mask),
+        "punctuation": on(*SIGNS),
+        "[SEP]": on("[SEP]"),
+        "[CLS]": on("[CLS]"),
+    }
+    return Encoder.from_minilm(minilm), [Texts((ids, mask), mask, roles)]
+
+
+def language_model_and_texts() -> tuple[nn.Module, list[Texts]]:
+    """Return SmolLM2, texts of sentences, and lesson 11's random tokens twice."""
+    model, tokenizer = load_smollm2()
+    texts, text = [], []
+    for sentence in read_conllu(SENTENCES):
+        text = text + tokenizer.encode(f" {sentence.text}" if text else sentence.text)
+        if len(text) >= LENGTH:
+            texts, text = [*texts, text[:LENGTH]], []
+    ids, mask = torch.tensor(texts[::2] + texts[1::2]), causal_mask(LENGTH)
+    signs = torch.isin(ids, torch.tensor([tokenizer.encode(sign) for sign in SIGNS]))
+    generator = torch.Generator().manual_seed(0)
+    once = torch.randint(1_000, 40_000, (16, LENGTH // 2), generator=generator)
+    twice = torch.cat([once, once], dim=1)
+    in_sentences = {
+        "previous token": partial(heads.at_offset, offset=-1, mask=mask),
+        "current token": partial(heads.at_offset, offset=0, mask=mask),
+        "punctuation": partial(heads.on_keys, keys=signs, mask=mask),
+        "first token": partial(heads.first_token, mask=mask),
+    }
+    in_copies = {
+        "same token": partial(heads.duplicate_token, ids=twice, mask=mask),
+        "induction": partial(heads.induction, ids=twice, mask=mask),
+    }
+    model.head = nn.Identity()  # no logits are needed
+    return model, [Texts((ids,), mask, in_sentences), Texts((twice,), mask, in_copies)]
+
+
+MODELS = {"encoder": encoder_and_texts, "language model": language_model_and_texts}
+
+
+def scores(layers: list[Tensor], texts: Texts) -> dict[str, Tensor]:
+    """Return for each role the scores (texts, heads of all layers)."""
+    return {
+        role: torch.cat([score(weights) for weights in layers], dim=1)
+        for role, score in texts.roles.items()
+    }
+
+
+def reported(values: Tensor) -> Tensor:
+    """Return the means (heads,) over the second half of the texts."""
+    return values[len(values) // 2 :].nanmean(0)
+
+
+def sharpness(weights: Tensor, mask: Tensor) -> Tensor:
+    """Return the normalised entropies (texts, heads) of one layer."""
+    return heads.normalised_entropy(weights, mask=mask)
+
+
+def matched_copy(model: nn.Module, texts: Texts, layers: list[Tensor], seed: int):
+    """Return an untrained copy of a model whose heads are as sharp."""
+    few = slice(1, None, 8)  # the texts on which the sharpness is measured
+    inputs = tuple(each[few] for each in texts.inputs)
+    mask = inputs[1] if len(inputs) > 1 else texts.mask
+    wanted = [sharpness(weights[few], mask).nanmean(0) for weights in layers]
+    return entropy_matched_copy(untrained_copy(model, seed), inputs, wanted, mask=mask)
+
+
+def measured(model: nn.Module, texts: Texts, copies: int) -> tuple[dict, Tensor]:
+    """Return {role: scores of the heads, uniform, untrained heads}, and entropies."""
+    layers = heads.record_attention(model, *texts.inputs)
+    size, length = texts.inputs[0].shape
+    untrained = [
+        scores(heads.record_attention(copy, *texts.inputs), texts)
+        for copy in (matched_copy(model, texts, layers, seed) for seed in range(copies))
+    ]
+    uniform = scores([uniform_attention((size, 1, length, length), texts.mask)], texts)
+    found = {
+        role: (values, uniform[role], torch.cat([u[role] for u in untrained], dim=1))
+        for role, values in scores(layers, texts).items()
+    }
+    entropies = [sharpness(weights, texts.mask) for weights in layers]
+    return found, reported(torch.cat(entropies, dim=1))
+
+
+def candidates(choosing: dict[str, tuple[float, float]]) -> list[str]:
+    """Return the roles that a head may have, from {role: (score, baseline)}.
+
+    The one that it gets comes first.
+    """
+    able = [r for r, (x, base) in choosing.items() if x >= ENOUGH and x > base]
+    return sorted(able, key=lambda role: (role in LAST, -choosing[role][0]))
+
+
+def rows_of(name: str, found: dict, entropies: Tensor, per_layer: int) -> list[dict]:
+    """Return a row for each head of a model."""
+    choosing, reporting = {}, {}
+    for role, (values, *others) in found.items():
+        half = len(values) // 2
+        base = max(best_of(other[:half]).nanmean().item() for other in others)
+        choosing[role] = [(x, base) for x in values[:half].nanmean(0).tolist()]
+        others = [best_of(other[half:]) for other in others]
+        reporting[role] = values[half:], dict(zip(("uniform", "untrained"), others))
+    rows = []
+    for head in range(len(entropies)):
+        role, lift = None, None
+        for role in candidates({r: x[head] for r, x in choosing.items()})[:1]:
+            values, others = reporting[role]
+            lift = compare(values[:, head], others).lift_interval
+            if lift[0] <= 0:
+                role = lift = None
+        rows.append(
+            {
+                "model": name,
+                "head": f"{head // per_layer}.{head % per_layer}",
+                "role": role,
+                "lift": lift and [round(end, 3) for end in lift],
+                "entropy": round(entropies[head].item(), 3),
+                "scores": {
+                    r: round(x[:, head].nanmean().item(), 3)
+                    for r, (x, _) in reporting.items()
+                },
+            }
+        )
+    return rows
+
+
+def study() -> dict:
+    """Return the study."""
+    kinds, rows = {}, []
+    for name, load in MODELS.items():
+        model, kinds_of_texts = load()
+        found, entropies = {}, None
+        for texts in kinds_of_texts:
+            more, sharp = measured(model, texts, COPIES[name])
+            found |= more
+            entropies = sharp if entropies is None else entropies  # of real sentences
+        kinds[name] = {
+            "texts": [list(texts.inputs[0].shape) for texts in kinds_of_texts],
+            "baselines": {
+                role: [round(reported(x).max().item(), 3) for x in others]
+                for role, (_, *others) in found.items()
+            },
+        }
+        heads_per_layer = model.blocks[0].attention.num_heads
+        rows += rows_of(name, found, entropies, heads_per_layer)
+    version = torch.__version__.split("+")[0]
+    return {"torch": version, "enough": ENOUGH, "models": kinds, "runs": rows}
+
+
+def repeated() -> dict[str, dict[str, Tensor]]:
+    """Return {model: {role: means (heads,)}} once more, of sentences or of copies."""
+    again = {}
+    for name, load in MODELS.items():
+        model, kinds_of_texts = load()
+        texts = kinds_of_texts[-1]
+        layers = heads.record_attention(model, *texts.inputs)
+        again[name] = {r: reported(x) for r, x in scores(layers, texts).items()}
+    return again
+
+
+def misfits(stored: dict, again: dict[str, dict[str, Tensor]]) -> list[str]:
+    """Return a sentence for each repeated score that is not as stored."""
+    said = []
+    for name, roles in again.items():
+        rows = [row for row in stored["runs"] if row["model"] == name]
+        for role, means in roles.items():
+            for row, new in zip(rows, means.tolist(), strict=True):
+                old = row["scores"][role]
+                if abs(new - old) > MARGIN:
+                    head = f"{name} {row['head']}"
+                    said.append(f"{head}: {role} {new:.3f}, stored {old}")
+    return said
+
+
+def main(arguments: list[str]) -> int:
+    torch.set_num_threads(1)
+    return command_line(
+        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated())
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
