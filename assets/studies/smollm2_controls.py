@@ -31,7 +31,7 @@ from utils.positions import Rotary, frequencies, rotate_pairs  # noqa: E402
 from utils.recording import record_attention  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
-NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0".split()
+NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0 1.4 17.0 18.0 19.2".split()
 INDUCTION = "18.6 17.4 17.3 17.5 18.7 23.2 23.7 20.6".split()  # of the core
 STORY = (
     "When the rain had stopped, the old woman opened the door of her small house and "
@@ -41,8 +41,9 @@ STORY = (
 WENT, GIVER = 4, 9  # positions of the sentences
 TOPICS = 8  # texts of Python's help(), of so many tokens each:
 LENGTH = 160
-RANDOM_SETS = 8
+RANDOM_SETS = 16
 DRAWS = range(1, 6)
+GAPS = [(gap, 100_000) for gap in (0, 1024, 7168, 8192)] + [(0, 500_000)]
 MARGIN = 0.02
 
 
@@ -102,12 +103,21 @@ def without_16_0(names: Names) -> dict:
     """Return the weight of 17.4 from the giver on "went", with 16.0 and without it.
 
     In the sentences in which the second person gives: "went" follows its first mention.
+    others: the same weight without each other head of layer 16, at the same position.
     """
     ids = names.ids[::2]  # "When Mary and John went ..., John gave a drink to"
-    whole = record_attention(names.model, ids)[17][:, 4, GIVER, WENT].mean().item()
-    with replaced(names, "16.0", 0.0, at=WENT):
-        less = record_attention(names.model, ids)[17][:, 4, GIVER, WENT].mean().item()
-    return {"control": "16.0 at went", "whole": round(whole, 3), "less": round(less, 3)}
+
+    def weight():
+        layer = record_attention(names.model, ids)[17]
+        return round(layer[:, 4, GIVER, WENT].mean().item(), 3)
+
+    whole, without = weight(), []
+    for head in range(9):
+        with replaced(names, f"16.{head}", 0.0, at=WENT):
+            without.append(weight())
+    less, *others = without
+    row = {"control": "16.0 at went", "whole": whole, "less": less}
+    return row | {"others": [min(others), max(others)]}
 
 
 def terms(names: Names) -> dict[str, float]:
@@ -147,12 +157,12 @@ def terms(names: Names) -> dict[str, float]:
 
 
 def repair(names: Names) -> dict:
-    """Return the six terms that change most without head 23.0, and all others."""
+    """Return the four terms that change most without head 23.0, and all others."""
     before = terms(names)
     with replaced(names, "23.0", 0.0):
         after = terms(names)
     change = {name: after[name] - before[name] for name in before if name != "23.0"}
-    most = sorted(change, key=lambda name: -abs(change[name]))[:6]
+    most = sorted(change, key=lambda name: -abs(change[name]))[:4]
     return {
         "control": "without 23.0",
         "lost": round(before["23.0"], 3),
@@ -171,10 +181,19 @@ def help_texts(encode, decode) -> list[str]:
     return [decode(encode(text)[40 : 40 + LENGTH]) for text in chosen]
 
 
-def loss(model, ids: list[int]) -> float:
-    """Return the mean loss of the next token of a text."""
+def losses(model, ids: list[int]) -> tuple[float, float | None]:
+    """Return the mean loss of the next token, of all and of those that a copy tells."""
     x = torch.tensor([ids])
-    return F.cross_entropy(model(x)[0, :-1], x[0, 1:]).item()
+    found = F.cross_entropy(model(x)[0, :-1], x[0, 1:], reduction="none")
+    told = told_by_a_copy(ids)
+    copies = round(found[told].mean().item(), 3) if told else None
+    return round(found.mean().item(), 3), copies
+
+
+def told_by_a_copy(ids: list[int]) -> list[int]:
+    """Return the positions whose token and next token stood together before."""
+    pairs = list(zip(ids, ids[1:]))
+    return [at for at, pair in enumerate(pairs) if pair in pairs[:at]]
 
 
 def twice(seed: int) -> torch.Tensor:
@@ -232,10 +251,11 @@ def sets(model, ids: torch.Tensor) -> dict[str, list[str]]:
 def left_out(model, encoded: list[list[int]], label: str, heads: list[str]) -> dict:
     """Return what the model copies and the loss on each text without these heads."""
     with ablate(model, gone(heads)):
-        values = [round(loss(model, ids), 3) for ids in encoded]
+        values, copies = zip(*(losses(model, ids) for ids in encoded))
         share = round(copied(model, twice(1)), 3)
     row = {"control": "left out", "set": label, "heads": heads, "copied": share}
-    return {**row, "losses": values}  # of the story, then of the help() texts
+    # of the story, then of the help() texts
+    return row | {"losses": list(values), "told by a copy": list(copies)}
 
 
 # --- a gap in the positions ---
@@ -254,9 +274,10 @@ class Gap(Rotary):
 
 
 @contextmanager
-def positions(model, gap: int, base: float = 100_000):
+def positions(model, gap: int, base: float = 100_000, scale: float = 1.0):
     """The model with other positions, for a `with` block."""
-    old, new = model.position, Gap(64, layout="interleaved", base=base)
+    old = model.position
+    new = Gap(64, layout="interleaved", base=base, scale=scale)
     new.gap = gap
     modules = [model, *(block.attention for block in model.blocks)]
     for module in modules:
@@ -273,15 +294,20 @@ def far(model, gap: int, base: int) -> dict:
     return {"control": "gap", "gap": gap, "base": base, "copied": shares}
 
 
-def after_text(model, texts: list[list[int]], story: list[int], gap: int) -> dict:
+SCHEMES = {"as trained": {}, "interpolation": {"scale": 0.5}}
+SCHEMES["larger base"] = {"base": 500_000}
+
+
+def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> dict:
     """Return the loss of the story after 32 tokens of each text, and a gap."""
     values = []
     for text in texts:
         x = torch.tensor([text[:32] + story])
-        with positions(model, gap):
+        with positions(model, gap, **SCHEMES[scheme]):
             values.append(F.cross_entropy(model(x)[0, 32:-1], x[0, 33:]).item())
     values = [round(value, 3) for value in values]
-    return {"control": "story after a gap", "gap": gap, "losses": values}
+    row = {"control": "story after a gap", "scheme": scheme, "gap": gap}
+    return row | {"losses": values}
 
 
 # --- the study ---
@@ -298,18 +324,21 @@ def study() -> dict:
     rows += [without_16_0(names), repair(names)]
     chosen = sets(model, twice(1))
     rows += [left_out(model, encoded, *each) for each in chosen.items()]
-    gaps = [(0, 100_000), (7168, 100_000), (8192, 100_000), (0, 500_000)]
-    rows += [far(model, *each) for each in gaps]
-    rows += [after_text(model, encoded[1:], encoded[0], gap) for gap in (0, 8192)]
+    rows += [far(model, *each) for each in GAPS]
+    rows += [
+        after_text(model, encoded[1:], encoded[0], scheme, gap)
+        for scheme in SCHEMES
+        for gap in (0, 8192, 16384)
+    ]
     found = {"torch": torch.__version__.split("+")[0], "model": {"sha256": SHA256}}
     return {**found, "texts": texts, "runs": rows}
 
 
 @torch.no_grad()
 def again(stored: dict) -> list[tuple[dict, dict]]:
-    """Return (stored, repeated) for some rows."""
+    """Return (stored, repeated) for some rows, with the first texts only."""
     names, (model, tokenizer) = Names(), load_smollm2()
-    encoded = [tokenizer.encode(text) for text in [STORY, *stored["texts"][:2]]]
+    story, *texts = (tokenizer.encode(x) for x in [STORY, *stored["texts"][:2]])
     pairs = []
     for row in stored["runs"]:
         if row.get("head") == "1.3":
@@ -318,20 +347,32 @@ def again(stored: dict) -> list[tuple[dict, dict]]:
             pairs.append((row, without_16_0(names)))
         elif row["control"] == "without 23.0":
             pairs.append((row, repair(names)))
-        elif row.get("set") == "induction heads":
-            fewer = {**row, "losses": row["losses"][:3]}
-            repeated = left_out(model, encoded, row["set"], row["heads"])
-            pairs.append((fewer, repeated))
+        elif row.get("set") in ("induction heads", "like write most 3"):
+            found = left_out(model, [story, *texts], row["set"], row["heads"])
+            pairs.append((fewer(row, 3), found))
+        elif row.get("gap") == 7168:
+            pairs.append((row, far(model, row["gap"], row["base"])))
+        elif row.get("scheme") == "interpolation" and row["gap"] == 16384:
+            found = after_text(model, texts, story, row["scheme"], row["gap"])
+            pairs.append((fewer(row, 2), found))
     return pairs
 
 
-def numbers(row) -> list[float]:
-    """Return all numbers in a row, in order."""
-    if isinstance(row, dict):
-        row = list(row.values())
-    if isinstance(row, list):
-        return [number for value in row for number in numbers(value)]
-    return [row] if isinstance(row, (int, float)) else []
+def fewer(row: dict, texts: int) -> dict:
+    """Return a row with its first texts only."""
+    cut = ("losses", "told by a copy")
+    return {name: x[:texts] if name in cut else x for name, x in row.items()}
+
+
+def same(old, new) -> bool:
+    """Equal, numbers up to the margin."""
+    if isinstance(old, float) and isinstance(new, float):
+        return abs(old - new) <= MARGIN
+    if isinstance(old, dict) and isinstance(new, dict):
+        return list(old) == list(new) and same([*old.values()], [*new.values()])
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(same, old, new))
+    return old == new
 
 
 def misfits(pairs: list[tuple[dict, dict]]) -> list[str]:
@@ -339,8 +380,7 @@ def misfits(pairs: list[tuple[dict, dict]]) -> list[str]:
     return [
         f"{old['control']}: {new}, stored {old}"
         for old, new in pairs
-        if len(numbers(old)) != len(numbers(new))
-        or any(abs(a - b) > MARGIN for a, b in zip(numbers(old), numbers(new)))
+        if not same(old, new)
     ]
 
 
