@@ -16,7 +16,7 @@ def told(name, check):
         check()
         result, failed = "passed", False
     except Exception as error:
-        result, failed = f"FAILED: {error or type(error).__name__}", True
+        result, failed = f"FAILED: {type(error).__name__}: {error}", True
     print(f"{time.perf_counter() - start:7.1f} s {name} {result}", flush=True)
     return failed
 
