@@ -341,7 +341,7 @@ def test_an_endless_backward_is_stopped(monkeypatch):
 
 def test_the_stop_button_works():
     def interrupted(x):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         written(ENDLESS)(x)
 
     # a process that was started in the background may ignore the signal
