@@ -334,13 +334,14 @@ def test_running_a_kept_cell_leaves_nothing_behind(around, put, capsys):
     assert [k for k in before if before[k] != after[k]] == []
 
 
-def test_a_kept_cell_finds_the_settings_that_check_gives(put, capsys):
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_a_kept_cell_finds_the_settings_that_check_gives(around, put, capsys):
     x = "torch.ones(1, requires_grad=True)"
     put(f"{HEAD}import torch\nassert ({x} * 2).requires_grad\nassert {x}.dtype == "
         "torch.float32\nANSWER = torch.nn.Softmax(-1)\n")  # fmt: skip
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad():
+        with around():
             assert_own("1.1", capsys)
     finally:
         torch.set_default_dtype(torch.float32)
