@@ -2,7 +2,8 @@
 
 lesson_NN    the exercises of notebook NN as data: reference, inputs, known mistakes
 engine.py    runs an answer and compares what it did with what it should have done
-kept.py      the folder in which solved answers stay, one text file each
+kept.py      the folder in which solved answers stay, one signed text file each;
+             `forget()` deletes them, `trust()` accepts what came from elsewhere
 mark.py      marks submitted notebooks: `python -m utils.exercises mark` (__main__.py)
 """
 
@@ -17,9 +18,11 @@ from types import FrameType
 
 from utils.exercises import kept
 from utils.exercises.engine import SOLVED, UNTOUCHED, Exercise, Verdict, draw, grade
-from utils.exercises.kept import NotKept, folder
+from utils.exercises.kept import Foreign, NotKept, folder
 
-__all__ = ["answer", "check", "folder", "forget", "progress"]
+__all__ = ["answer", "check", "folder", "forget", "progress", "trust"]
+
+WAITING = "waiting"  # for trust: what is kept did not come from this installation
 
 LESSONS = tuple(
     import_module(f"{__name__}.{module.name}")
@@ -60,7 +63,8 @@ def check(name: str, function: Callable) -> None:
 def answer(name: str) -> Callable:
     """Return your own solved answer to exercise `name`, else the reference.
 
-    Yours is run from its kept cell and checked again; one line says which it is.
+    Yours is run from its kept cell and checked again; one line says which it is. A text
+    that did not come from `check` on this computer is shown, and not run: see `trust`.
     """
     exercise = _exercise(name)
     if kept.is_loading(name):  # what is kept would call itself without end
@@ -75,6 +79,9 @@ def answer(name: str) -> Callable:
             return function
         why = "was not kept" if name in _not_kept else "is not solved yet"
         why = f"{name} {why}"
+    except Foreign as error:
+        print(f"{name}.py in your folder says:\n{kept.shown(error.text)}")
+        why = f"{error}. Read it above; to run it from now on, {_accept(name)}"
     except NotKept as error:
         why = f"yours cannot be used: {error}"
     print(f'answer("{name}"): the reference; {why}.')
@@ -93,6 +100,11 @@ def progress() -> None:
     left = [e for e in EXERCISES.values() if status[e.name] != SOLVED]
     after = f" Next: {left[0].name} {left[0].title}." if left else ""
     print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved.{after}")
+    if WAITING in status.values():
+        print(
+            f"{WAITING}: kept, but not by `check` on this computer, or edited since; "
+            f"`answer` shows it. To run it, {_accept()}."
+        )
     if problems:
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         print(f"What is kept cannot be read: {problems[0]}{more}.")
@@ -110,6 +122,29 @@ def forget(name: str | None = None) -> None:
         except NotKept as error:
             print(f"{each} is not forgotten: {error}.")
     print(f"Forgotten: {', '.join(gone)}." if gone else "Nothing was deleted.")
+
+
+def trust(name: str | None = None) -> None:
+    """Accept what is kept of exercise `name`, or of all, whoever wrote it; show it.
+
+    The text that is shown gets this installation's signature: `answer` will run it.
+    Only what `progress` calls waiting changes. Read it with `answer(name)` before.
+    """
+    names = EXERCISES if name is None else [_exercise(name).name]
+    signed = []
+    for each in names:
+        try:
+            text = kept.trust(each)
+        except NotKept as error:
+            print(f"{each} is not trusted: {error}.")
+            continue
+        if text is not None:
+            print(f"{each}.py in your folder says:\n{kept.shown(text)}")
+            signed.append(each)
+    said = (
+        f"Trusted: {', '.join(signed)}. From now on `answer` runs what you see above."
+    )
+    print(said if signed else "Nothing was waiting for trust.")
 
 
 def _exercise(name: str) -> Exercise:
@@ -141,25 +176,38 @@ def _keep(exercise: Exercise, function: Callable, caller: FrameType) -> str:
 
 def _demand_solved(exercise: Exercise, function: Callable) -> None:
     """Raise NotKept unless what a cell defines alone solves the exercise, too."""
-    with redirect_stdout(StringIO()):
-        verdict = grade(exercise, function)
+    try:
+        with redirect_stdout(StringIO()):
+            verdict = grade(exercise, function)
+    except BaseException as error:  # KeyboardInterrupt, too: Run All goes on
+        raise NotKept(f"it was stopped by {type(error).__name__}") from None
     if not verdict.solved:
         line = verdict.message.splitlines()[0].rstrip(".")
         raise kept.not_alone(f"it is not right ({line})")
 
 
-def _is_kept(name: str, problems: list[str] | None = None) -> bool:
+def _accept(name: str = "") -> str:
+    """Return how to accept one text, or all; the lessons do not import trust."""
+    one = f'`trust("{name}")`, or ' * bool(name)
+    return f"`from utils.exercises import trust` and call {one}`trust()` for all"
+
+
+def _is_kept(name: str) -> bool:
     try:
         return kept.read(name) is not None
-    except NotKept as error:
-        if problems is not None:
-            problems.append(str(error))
+    except NotKept:
         return False
 
 
 def _status(name: str, problems: list[str]) -> str:
-    """Return one of `solved`, `not yet`, and a dash where nothing was attempted."""
-    if _is_kept(name, problems):
-        return SOLVED
+    """Return one of solved, waiting, not yet, and a dash for not attempted."""
+    try:
+        if kept.read(name) is not None:
+            return SOLVED
+    except Foreign:
+        if name not in _not_kept:
+            return WAITING
+    except NotKept as error:
+        problems.append(str(error))
     verdict = _verdicts.get(name)
     return "–" if verdict is None or verdict.status == UNTOUCHED else verdict.status

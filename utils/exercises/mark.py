@@ -76,6 +76,7 @@ def _close_off(folder: str) -> None:
     os.dup2(nowhere, 2)
     os.chdir(folder)
     os.environ["COURSE_PROGRESS_DIR"] = folder  # nothing is solved there
+    kept.marking = True
     matplotlib.use("Agg")
     torch.set_num_threads(1)
     _limit_memory()

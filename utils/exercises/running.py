@@ -73,7 +73,7 @@ def run(
         args = {name: _copied(leaf) for name, leaf in leaves.items()}
         versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
         try:
-            with settings_kept(seed), torch.enable_grad(), time_limit(LIMIT):
+            with settings_kept(seed), time_limit(LIMIT):
                 done.output = function(*args.values())
         except (Exception, SystemExit, TooLong) as error:  # told, not thrown
             done.error, done.line = error, _own_line(error)
@@ -233,7 +233,11 @@ def settings_kept(seed: int = 0) -> Iterator[None]:
     devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     torch.set_default_dtype(torch.float32)
     try:
-        with fork_rng(devices=range(devices)):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            fork_rng(devices=range(devices)),
+        ):
             torch.default_generator.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)

@@ -39,12 +39,14 @@ def denied(*args, **kwargs):
 def test_a_folder_that_cannot_be_written(
     where, notebook, progress_folder, monkeypatch, capsys
 ):
+    kept.write("1.2", "title", "ANSWER = len")  # makes the key and the folder
     owner = {"mkdir": Path, "mkstemp": kept.tempfile, "replace": kept.os}[where]
     monkeypatch.setattr(owner, where, denied)
     notebook.run(SOFTMAX)
     said = capsys.readouterr().out
     assert "It is not kept: 1.1.py in your folder: Permission denied." in said
-    assert not list(progress_folder.glob("*")), "half a file stays behind"
+    left = [path.name for path in progress_folder.iterdir()]
+    assert left == ["1.2.py"], "half a file stays behind"
 
 
 def test_a_file_where_the_folder_should_be(progress_folder, notebook, capsys):
@@ -75,12 +77,17 @@ def test_the_folder_of_each_platform(platform, monkeypatch, tmp_path):
     assert exercises.folder() == tmp_path / "my course"
 
 
-def test_no_home(monkeypatch, notebook, capsys):
+def test_no_home(monkeypatch, tmp_path, notebook, capsys):
     monkeypatch.setenv("COURSE_PROGRESS_DIR", "~nobody-of-this-name/course")
     notebook.run(SOFTMAX)
     said = capsys.readouterr().out
     assert "It is not kept: you have no home folder; set COURSE_PROGRESS_DIR." in said
     assert is_reference("1.1", capsys)[0]
+    monkeypatch.setenv("COURSE_PROGRESS_DIR", str(tmp_path))
+    monkeypatch.setattr(kept, "user_data_dir", lambda *_, **__: "~nobody-of-this-name/")
+    notebook.run(SOFTMAX)
+    said = capsys.readouterr().out
+    assert "It is not kept: you have no home folder; set HOME." in said
 
 
 # --- progress and forget ----------------------------------------------------------
@@ -155,6 +162,7 @@ for _ in range(100):
 
 
 def test_several_kernels_write_and_read_at_once(progress_folder):
+    kept.write("1.2", "title", "ANSWER = len")  # makes the key
     commands = [[sys.executable, "-c", WRITER.format(n)] for n in (1, 2)]
     running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
     sizes = set()
@@ -164,7 +172,7 @@ def test_several_kernels_write_and_read_at_once(progress_folder):
             sizes.add(len(text))
             assert text.startswith(HEADER) and text.endswith("x\n"), "half a file"
     assert [process.returncode for process in running] == [0, 0] and len(sizes) == 2
-    assert [path.name for path in progress_folder.iterdir()] == ["1.1.py"]
+    assert {path.name for path in progress_folder.iterdir()} == {"1.1.py", "1.2.py"}
 
 
 def test_what_a_kernel_solves_another_process_uses(capsys):

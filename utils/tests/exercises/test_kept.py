@@ -1,17 +1,17 @@
 """What is solved stays: the cell of an answer goes to a file, and comes back."""
 
+import contextlib
 import inspect
-import os
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from utils import exercises
-from utils.exercises import EXERCISES, answer, forget, kept, progress
+from utils.exercises import EXERCISES, answer, forget, kept, progress, running
 from utils.exercises.engine import grade
+from utils.tests.exercises.test_running import alarm, sets_everything, settings
 
 ROOT = Path(__file__).parents[3]
 HEADER = "# Attention, Head by Head: exercise "
@@ -59,7 +59,12 @@ def test_the_cell_is_kept_as_it_stands(notebook, progress_folder, capsys):
     (path,) = progress_folder.iterdir()
     assert path.name == "1.1.py" and path.parent == exercises.folder()
     text = path.read_text(encoding="utf-8")
-    assert text.startswith(f"{HEADER}1.1, {EXERCISES['1.1'].title}\n# solved 20")
+    title, code, edited, signature, solved, _ = text.split("\n", 5)
+    assert title == f"{HEADER}1.1, {EXERCISES['1.1'].title}"
+    assert code.startswith('# This file is code, and answer("1.1") runs it: `check` on')
+    assert edited.endswith('is not run until you call trust("1.1").')
+    assert re.fullmatch("# signature [0-9a-f]{64}", signature)
+    assert solved.startswith("# solved 20")
     assert text.endswith(f"\n\n\n{SOFTMAX.strip()}\n")
     assert_own("1.1", capsys)
     mine = answer("1.1")
@@ -253,9 +258,6 @@ BAD = {
     "no function": (HEAD + "ANSWER = 1", "gives no function"),
     "a stub": (HEAD + "def f(s): ...\ncheck('1.1', f)", "it is not right (Replace the"),
     "a null byte": (HEAD + "x = '\0'\ncheck(", "null bytes"),
-    "an exit": (HEAD + "x = exit()\nANSWER = x", "raises SystemExit"),
-    "endless": (HEAD + "while True: pass\nANSWER = 1", "not finished after 0.2 sec"),
-    "interrupted": (HEAD + "raise KeyboardInterrupt\nANSWER = 1", "was interrupted"),
     "too deep": (HEAD + "ANSWER = " + "(" * 9999, "raises"),
     "not UTF-8": (HEAD.encode() + b"# Gr\xf6\xdfe\n", "damaged: it is not UTF-8 text"),
     "too large": (HEAD + "#" * 70_000, "is larger than 64 KiB"),
@@ -266,8 +268,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_costs_a_sentence(case, put, notebook, monkeypatch, capsys):
-    monkeypatch.setattr(kept, "LIMIT", 0.2)
+def test_a_bad_file_costs_a_sentence(case, put, notebook, capsys):
     (content, why), path = BAD[case], put(BAD[case][0])
     data, foreign = path.read_bytes(), "not written" in BAD[case][1]
     reference, said = is_reference("1.1", capsys)
@@ -302,21 +303,68 @@ def test_files_without_an_answer_are_not_counted_as_solved(progress_folder, caps
     assert f"\n0 of {len(EXERCISES)} solved. Next: 1.1" in capsys.readouterr().out
 
 
-def test_an_editor_may_change_the_bytes(put, capsys):
-    lines = [HEAD.strip(), "ANSWER = lambda s: s.softmax(-1)  # größer", ""]
-    put("\r\n".join(lines).encode("utf-8-sig"))
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_a_copy_may_change_the_line_ends(end, put, capsys):
+    path = put(f"{HEAD}\r\nANSWER = lambda s: s.softmax(-1)  # größer\r\n")
+    assert b"\r" not in path.read_bytes()
+    put(path.read_text("utf-8").replace("\n", end).encode("utf-8-sig"), trusted=False)
     assert_own("1.1", capsys)
 
 
-def test_running_a_kept_cell_leaves_nothing_behind(put, capsys):
-    put(
-        f"{HEAD}import os, torch\nnoise = print('noise')\n"
-        "x = torch.set_default_dtype(torch.float64), os.chdir('/'), torch.rand(1)\n"
-        "import numpy; x = numpy.seterr(all='raise')\nANSWER = torch.nn.Softmax(-1)\n"
-    )
+# --- what its cell does while it is run -------------------------------------------
+
+SETS = f"""{HEAD}import os, random, warnings
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+{inspect.getsource(sets_everything)}
+noise = print("noise"), sets_everything(torch.ones(2)), torch.set_grad_enabled(False)
+ANSWER = torch.nn.Softmax(-1)
+"""
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, torch.Tensor])
+def test_running_a_kept_cell_leaves_nothing_behind(around, put, capsys):
+    put(SETS)
     torch.manual_seed(3)
-    before = os.getcwd(), torch.get_default_dtype(), np.geterr()
-    drawn = torch.get_rng_state()
-    assert_own("1.1", capsys)
-    assert before == (os.getcwd(), torch.get_default_dtype(), np.geterr())
-    assert torch.equal(drawn, torch.get_rng_state())
+    with contextlib.nullcontext() if around is torch.Tensor else around():
+        before = settings()
+        assert_own("1.1", capsys)
+        after = settings()
+    assert [k for k in before if before[k] != after[k]] == []
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_a_kept_cell_finds_the_settings_that_check_gives(around, put, capsys):
+    x = "torch.ones(1, requires_grad=True)"
+    put(f"{HEAD}import torch\nassert ({x} * 2).requires_grad\nassert {x}.dtype == "
+        "torch.float32\nANSWER = torch.nn.Softmax(-1)\n")  # fmt: skip
+    torch.set_default_dtype(torch.float64)
+    try:
+        with around():
+            assert_own("1.1", capsys)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+ENDS = {  # what a kept cell does, or its function; what is said then
+    "while True: pass": "had not finished after 0.2 seconds",
+    "exit()": "SystemExit",
+    "raise KeyboardInterrupt": "was (interrupted|stopped by KeyboardInterrupt)",
+    "raise GeneratorExit": "GeneratorExit",
+    "raise type('Own', (BaseException,), {})": "Own",
+}
+
+
+@alarm
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("called", ["x = ANSWER(1)", ""])
+def test_whatever_a_kept_cell_does_answer_goes_on(
+    ends, called, put, monkeypatch, capsys
+):
+    for module in kept, running:
+        monkeypatch.setattr(module, "LIMIT", 0.2)
+    put(f"{HEAD}def f(s):\n    {ends}\nANSWER = f\n{called}\n")
+    reference, said = is_reference("1.1", capsys)
+    assert reference and said.startswith('answer("1.1"): the reference; yours cannot')
+    assert re.search(ENDS[ends], said) and said.count("\n") == 1

@@ -38,6 +38,21 @@ def soft(body: str) -> str:
 
 FAKE = """print('{"exercises": {"1.1": {"status": "solved"}}, "problem": null}')"""
 NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+KEEPS = """
+def attention(query, key, value, mask):
+    return F.scaled_dot_product_attention(query, key, value, mask)
+
+tried = []
+
+def softmax(scores):
+    if not tried:  # checks another answer while this one is graded
+        tried.append(exercises.check("1.3", attention))
+    return scores.softmax(-1)
+
+from utils import exercises
+check("1.1", softmax)
+check("1.3", attention)
+"""
 CONNECT = "import socket\nsocket.create_connection(('127.0.0.1', PORT), 1)"
 SUBMISSIONS = {
     "never": [solved("1.3"), f"{NEVER}while True: time.sleep(1)\n{SOFTMAX}"],
@@ -53,6 +68,7 @@ SUBMISSIONS = {
     "exit": [FAKE, soft(f"{FAKE}\nimport os\nos._exit(0)")],
     "segfault": [soft("import os\nos.abort()"), solved("1.2")],
     "network": [soft(CONNECT), solved("1.2", "import os\nx = os.system('true')")],
+    "keeps": [KEEPS],
     "silent": [f"# the course shows a mistake\n{SOFTMAX}"],
 }
 
@@ -66,9 +82,10 @@ def notebook(*cells: str) -> str:
     return json.dumps({"nbformat": 4, "cells": parts})
 
 
-def call(*arguments) -> subprocess.CompletedProcess:
+def call(*arguments, **variables) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", COMMAND, "mark", *map(str, arguments)]
     shown = {k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"}  # the bar
+    shown.update(variables)
     return subprocess.run(command, cwd=ROOT, env=shown, capture_output=True, text=True)
 
 
@@ -76,6 +93,7 @@ def call(*arguments) -> subprocess.CompletedProcess:
 def marked(tmp_path_factory):
     """Mark all submissions with one call; return the rows of the CSV file, and it."""
     folder = tmp_path_factory.mktemp("Abgaben und mehr")
+    data = folder / "data"
     names = [*SUBMISSIONS, "text", "missing", "right"]
     paths = [folder / f"{name}.ipynb" for name in names]
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -83,11 +101,13 @@ def marked(tmp_path_factory):
         for path, cells in zip(paths, SUBMISSIONS.values()):
             path.write_text(notebook(*cells).replace("PORT", port), encoding="utf-8")
         (folder / "text.ipynb").write_text("[1, 2")
-        done = call(*paths, "--jobs", 2, "--csv", folder / "all.csv")
+        own = {"XDG_DATA_HOME": str(data), "COURSE_PROGRESS_DIR": str(data / "kept")}
+        done = call(*paths, "--jobs", 2, "--csv", folder / "all.csv", **own)
         server.settimeout(0)
         with pytest.raises(BlockingIOError):
             server.accept()
     assert done.returncode == 0, done.stderr
+    assert not data.exists(), "the marker's own folder has an answer, or a key"
     with (folder / "all.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["submission"] for row in rows] == [*map(str, paths)]
@@ -109,6 +129,8 @@ exit       problem  its process ended before its answers were marked
 segfault   problem  its process ended: Aborted
 network    1.1      wrong: Your function raised PermissionError: a submission may
 network    1.2      wrong: when its cell is run alone, it raises PermissionError
+keeps      1.1      solved
+keeps      1.3      solved
 silent     problem  no cell calls check("N.M", ...)
 text       problem  it is no notebook of format 4
 missing    problem  it cannot be read: No such file
@@ -134,7 +156,7 @@ def test_the_table_the_bar_and_several_at_once(marked):
     for row, line in zip(rows, table, strict=True):
         assert line.startswith(row["submission"]) and row["problem"] in line
     assert "1.2 wrong: softmax over the wrong axis" in done.stdout
-    assert "17/17" in done.stderr and last.startswith("17 marked in ")
+    assert "18/18" in done.stderr and last.startswith("18 marked in ")
     took = sum(float(row["seconds"]) for row in rows) - SECONDS / 2
     assert float(last.split()[-2]) < took, "one after the other"
 
