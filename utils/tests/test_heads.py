@@ -19,6 +19,7 @@ MASKS = {
     "none": None,
     "causal": causal_mask(L),
     "padding": PADDING,
+    "a sequence of one": padding_mask([L, 1, 6], L),
     "causal and padding": causal_mask(L) & PADDING,
     "a sequence hidden": torch.tensor([True, False, True]).view(B, 1, 1, 1),
     "odd": torch.rand(B, 1, L, L, generator=torch.Generator().manual_seed(5)) < 0.6,
@@ -155,6 +156,9 @@ def test_rectangular_weights():
     assert heads.normalised_entropy(weights, mask=mask).shape == (2, H)
     assert_close(heads.first_token(weights, mask=mask), weights[..., 0].mean(-1))
     assert heads.js_divergence(weights, mask=mask).shape == (H, H)
+    queries = torch.tensor([[True, False]] * 2)
+    found = heads.first_token(weights, mask=mask, queries=queries)
+    assert_close(found, weights[:, :, 0, 0])
     with pytest.raises(ValueError, match="2 queries and 5 keys"):
         heads.previous_token(weights)
 
@@ -178,6 +182,7 @@ BROKEN = {
     "scores": (ValueError, "negative", {"weights": FINE.log()}),
     "NaN": (ValueError, "NaN", {"weights": FINE * math.nan}),
     "dropout": (ValueError, r"model\.eval\(\)", {"weights": 1.4 * FINE}),
+    "nearly 1": (ValueError, "sum to", {"weights": 1.001 * FINE}),
     "no mask": (ValueError, "mask=", {"weights": random_weights(MASKS["odd"])}),
     "columns": (ValueError, "swapped", {"weights": FINE.mT}),
     "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),
@@ -185,6 +190,7 @@ BROKEN = {
     "mask per head": (ValueError, "mask has shape", {"mask": FINE > 0}),
     "floating mask": (TypeError, "give bool", {"mask": torch.zeros(L, L)}),
     "queries too long": (ValueError, "queries", {"queries": CHOSEN.repeat(1, 2)}),
+    "queries as a list": (TypeError, "give a torch.Tensor", {"queries": [[True]]}),
     "queries not bool": (ValueError, "bool", {"queries": CHOSEN.float()}),
     "no query": (ValueError, "no query counts", {"queries": CHOSEN & ~CHOSEN}),
 }
