@@ -150,6 +150,11 @@ def test_many_models_at_once(name):
     assert_close(found, torch.stack(wanted), equal_nan=True)
 
 
+IDS_OF_5 = IDS[:2, :5]
+SQUARE = [(heads.previous_token,), (heads.current_token,)]
+SQUARE += [(heads.duplicate_token, IDS_OF_5), (heads.induction, IDS_OF_5)]
+
+
 def test_rectangular_weights():
     mask = padding_mask([5, 3], 5)
     weights = random_weights(mask, batch=2, length=2, keys=5)
@@ -159,8 +164,9 @@ def test_rectangular_weights():
     queries = torch.tensor([[True, False]] * 2)
     found = heads.first_token(weights, mask=mask, queries=queries)
     assert_close(found, weights[:, :, 0, 0])
-    with pytest.raises(ValueError, match="2 queries and 5 keys"):
-        heads.previous_token(weights)
+    for metric, *of in SQUARE:
+        with pytest.raises(ValueError, match="2 queries and 5 keys"):
+            metric(weights, *of)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -188,6 +194,11 @@ BROKEN = {
     "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),
     "mask too long": (ValueError, "mask has shape", {"mask": causal_mask(L + 1)}),
     "mask per head": (ValueError, "mask has shape", {"mask": FINE > 0}),
+    "mask elsewhere": (
+        ValueError,
+        "mask is on meta",
+        {"mask": FINE[0, 0].to("meta") > 0},
+    ),
     "floating mask": (TypeError, "give bool", {"mask": torch.zeros(L, L)}),
     "queries too long": (ValueError, "queries", {"queries": CHOSEN.repeat(1, 2)}),
     "queries as a list": (TypeError, "give a torch.Tensor", {"queries": [[True]]}),
@@ -210,6 +221,7 @@ def test_what_cannot_be_measured_is_refused(name, why):
         (r"give \(batch, length\) = \(3, 9\)", heads.induction, IDS[:, 1:]),
         (r"give \(batch, length\) = \(3, 9\)", heads.duplicate_token, IDS[:2]),
         ("whole numbers", heads.induction, IDS.float()),
+        ("give a torch.Tensor", heads.induction, IDS.tolist()),
         ("no query counts", heads.at_offset, -L),
         ("keys", heads.on_keys, MARKED[:1]),
     ],

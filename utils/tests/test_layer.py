@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask, padding_mask
 from utils.positions import Rotary
-from utils.tests.helpers import SIZES, masks, normal, scheme_of
+from utils.tests.helpers import SIZES, masks, normal
 
 B, H, L, S, D, E = SIZES
 
@@ -155,16 +155,6 @@ def test_dropout_in_training_only_and_never_in_the_weights(need_weights):
         assert_close(weights.sum(-1), torch.ones(B, H, L))
     first, again = (layer.eval()(X, need_weights=need_weights)[0] for _ in range(2))
     assert_close(first, again, atol=0, rtol=0)
-
-
-@both_paths
-@pytest.mark.parametrize("scheme", ["rotary half", "t5"])
-def test_a_cache_changes_nothing(scheme, need_weights):
-    layer = MultiHeadAttention(16, 4, num_kv_heads=2, position=scheme_of(scheme))
-    x, cache, options = normal(B, 7, 16), {}, {"need_weights": need_weights}
-    layer(x[:, :5], mask=causal_mask(5), cache=cache, **options)
-    last, _ = layer(x[:, 5:], mask=causal_mask(2, 7), cache=cache, **options)
-    assert_close(last, layer(x, mask=causal_mask(7), **options)[0][:, 5:])
 
 
 def test_a_refused_call_leaves_the_cache_as_it_was():
