@@ -19,11 +19,12 @@ MASKS = {
     "none": None,
     "causal": causal_mask(L),
     "padding": PADDING,
-    "a sequence of one": padding_mask([L, 1, 6], L),
+    "one query": torch.ones(B, 1, L, L).bool(),
     "causal and padding": causal_mask(L) & PADDING,
     "a sequence hidden": torch.tensor([True, False, True]).view(B, 1, 1, 1),
     "odd": torch.rand(B, 1, L, L, generator=torch.Generator().manual_seed(5)) < 0.6,
 }
+MASKS["one query"][1, 0, torch.arange(L) != 4] = False  # counts in this sequence
 MASKS["odd"][1, 0, 3] = False  # a query without a visible key
 MASKS["odd"][2, 0, :, 2] = False  # a key that is visible to no query
 IDS = torch.tensor([[4, 4, 2, 4, 1, 2, 4, 4, 1], [3, 1, 3, 1] + [0] * 5, [5, 6, 5] * 3])
@@ -249,5 +250,6 @@ def test_weighted_values_are_the_lengths_of_what_is_handed_on(options, torchs):
         of_head = v[b, k, 2 * (h // group) : 2 * (h // group) + 2]
         handed = layer.out_proj.weight[:, 2 * h : 2 * h + 2] @ of_head
         assert_close(found[b, h, q, k], (handed * weights[b, h, q, k]).norm().detach())
-    with pytest.raises(ValueError, match="weights have shape"):
-        heads.weighted_values(given, values, torch.ones(2, 3, 5, 5))
+    for wrong in (torch.ones(2, 3, 5, 5), weights[0, 0]):
+        with pytest.raises(ValueError, match="weights ha(ve|s) shape"):
+            heads.weighted_values(given, values, wrong)
