@@ -189,8 +189,6 @@ def test_a_head_that_attends_to_the_tree_is_right_everywhere(batch_tokens, batch
 
 
 def test_too_long_sentences_are_named_and_left_out():
-    endless = tree_of("a " * 511, [0] * 511, "root " * 511)  # 513 tokens, one too many
-    assert gold_reading([SHORT, endless]).too_long() == [1]
     reading, whole = gold_reading(ALL, max_length=10), gold_reading(ALL)
     assert reading.too_long() == [1]
     assert (reading.most[1] == -1).all() and (reading.pieces[1] == 0).all()
@@ -201,8 +199,14 @@ def test_too_long_sentences_are_named_and_left_out():
         assert part.sentences == (CAT, SHORT, ONE, CAT)
         assert torch.equal(part.most, whole.most[rest])
         assert torch.equal(part.pieces, whole.pieces[rest])
-    with pytest.raises(ValueError, match="all sentences are longer than max_length=2"):
-        gold_reading(ALL, max_length=2)
+    long = [
+        tree_of("a " * n, [0] + [1] * (n - 1), "root" + " dep" * (n - 1))
+        for n in (510, 511)  # and two tokens more
+    ]
+    assert gold_reading([SHORT, *long]).too_long() == [2]
+    for size, says in ((1, "all sentences are longer than max_"), (0, "max_length is")):
+        with pytest.raises(ValueError, match=f"{says}.*{size}"):
+            gold_reading(ALL, max_length=size)
 
 
 def test_batches_of_minilm_are_as_sentence_by_sentence():
