@@ -84,6 +84,7 @@ def test_block_is_built_like_torchs(norm):
         blocks = block_of(theirs), Block(E, H, norm=norm, **options)
         sizes = [sorted(p.numel() for p in block.parameters()) for block in blocks]
         assert sizes[0] == sizes[1]
+        assert repr(blocks[1].attention_norm) == repr(theirs.norm1)
     block, x = Block(E, H, norm=norm, dropout=0.5), normal(B, L, E)
     assert block.attention.dropout == block.dropout.p == block.mlp[2].p == 0.5
     assert not torch.equal(block(x), block(x))
@@ -116,6 +117,8 @@ def test_every_option_of_the_model_reaches_its_blocks():
     assert model.dropout.p == 0.25 and model.head.bias is None
     tied = [CausalLM(V, E, H, 1, tied=tied) for tied in (True, False)]
     assert [m.head.weight is m.embedding.weight for m in tied] == [True, False]
+    plain = CausalLM(V, E, H, 1)
+    assert repr([plain.blocks[0], plain.norm]) == repr([Block(E, H), nn.LayerNorm(E)])
     norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
     assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
 
