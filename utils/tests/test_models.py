@@ -262,6 +262,7 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
 )  # fmt: skip
 def test_what_cannot_be_is_refused(error, says, call):
     assert lm()(text()[:, :0]).shape == (B, 0, V)
+    assert CausalLM(1, E, H, 0)(text() * 0).shape == (B, L, 1)
     with pytest.raises(error, match=says):
         call()
 

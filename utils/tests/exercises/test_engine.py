@@ -131,6 +131,7 @@ def test_outputs_are_compared_by_value(expected, answer):
         (None, 0, "Your function returned 0; expected None."),
         (2.0, torch.ones(3), "returned a tensor of shape (3,); expected 2.0."),
         ((1, 2), 1, "Your function returned int; expected a tuple."),
+        ((1, 2), None, "returned NoneType; expected a tuple. Is a `return` missing?"),
         ((1, 2), (1, 2, 3), "Your function returned 3 parts; expected 2."),
         ((1, 2), (1, 3), "Part 2 (of 2) of your output is 3; expected 2."),
         ({"a": 1}, {"b": 1}, "returned the keys ['b']; expected ['a']."),
