@@ -163,6 +163,17 @@ def test_an_error_may_be_what_was_asked_for():
     assert said.startswith("Your function raised AttributeError: 'int' object has no")
 
 
+def test_an_address_in_an_error_is_no_difference():
+    kept = []
+
+    def answer(x):
+        kept.append(object())
+        raise ValueError(f"what is {kept[-1]}?")
+
+    said = said_of(lambda x: 1, answer)
+    assert said.startswith("Your function raised ValueError: what is <object")
+
+
 def test_gradients_of_every_part_are_compared():
     trial = {"x": randn(3, seed=0, dtype=torch.float32)}
     said = said_of(
