@@ -126,8 +126,15 @@ def frozen():
     return model
 
 
+def with_a_spare_layer():
+    model = small()
+    model.spare = nn.Linear(1, 1)  # it is never called, and has no gradient
+    return model
+
+
 MODELS = {
     "plain": small,
+    "spare layer": with_a_spare_layer,
     "learned table": lambda: small(Learned(8, 16)),
     "rotary": lambda: small(Rotary(8)),
     "shared bias": lambda: small(T5Bias(2)),

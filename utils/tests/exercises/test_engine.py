@@ -144,7 +144,8 @@ def test_outputs_are_compared_by_value(expected, answer):
     ],
 )  # fmt: skip
 def test_another_value_is_said(expected, answer, says):
-    assert says in said_of(lambda x: expected, lambda x: answer)
+    said = said_of(lambda x: expected, lambda x: answer)
+    assert says in said and ("missing?" in said) == (answer is None)
 
 
 def refuses(x):
@@ -163,15 +164,22 @@ def test_an_error_may_be_what_was_asked_for():
     assert said.startswith("Your function raised AttributeError: 'int' object has no")
 
 
+def test_an_error_outside_of_the_answer_has_no_line():
+    message = grade(made_up(lambda x: 1, {"x": 1}), len).message
+    assert "TypeError: object of type 'int' has no len()" in message
+    assert "In " not in message
+
+
 def test_an_address_in_an_error_is_no_difference():
     kept = []
 
-    def answer(x):
+    def asks(x):
+        """There is nothing to ask."""
         kept.append(object())
         raise ValueError(f"what is {kept[-1]}?")
 
-    said = said_of(lambda x: 1, answer)
-    assert said.startswith("Your function raised ValueError: what is <object")
+    exercise = made_up(lambda x: 1, {"x": 1}, wrong={"asks": asks})
+    assert grade(exercise, asks).mistake == "asks"
 
 
 def test_gradients_of_every_part_are_compared():
