@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
 
     scores = (query.to(dtype) * scale) @ key.to(dtype).mT  # (..., queries, keys)
     weights = _softmax(scores, added, empty, dtype)  # (..., queries, keys)
-    kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
+    kept = F.dropout(weights, dropout_p)  # the same weights where dropout_p is 0
     output = kept @ value.to(dtype)  # (..., queries, any)
     return output.to(query.dtype), weights.to(query.dtype)
 

@@ -135,7 +135,7 @@ def normalised_entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     """
     weights, visible, counted = _checked(weights, mask, queries)
     choices = visible.sum(-1)  # (batch, 1, queries)
-    largest = choices.clamp(min=2).to(weights.dtype).log()
+    largest = choices.to(weights.dtype).log()
     return _mean(entr(weights).sum(-1) / largest, counted & (choices > 1)[:, 0])
 
 
@@ -158,7 +158,7 @@ def js_divergence(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     for each, which in zip(weights, counted):  # all pairs at once would not fit a cache
         rows = each[:, which].flatten(1)  # (heads, queries * keys)
         own = entr(rows).sum(-1)  # (heads,)
-        for i in range(heads - 1):
+        for i in range(heads):
             middle = entr((rows[i] + rows[i + 1 :]) / 2).sum(-1)
             divergence = middle - (own[i] + own[i + 1 :]) / 2
             total[i, i + 1 :] += divergence / which.sum().clamp(min=1)
@@ -239,8 +239,6 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
         found = f"between {sums.min():.3f} and {sums.max():.3f}, and not to 1"
         why = "Call model.eval()? Are rows and columns swapped? Is mask= missing?"
         raise ValueError(f"rows of weights sum to {found}. {why}")
-    if holds(visible):
-        return
     hidden = sums - weights.mul(visible).sum(-1).where(asked, 1)
     if not holds(hidden <= tolerance):
         found = f"a query has {hidden.max():.3f} of its weight on keys that mask= hides"

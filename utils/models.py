@@ -144,8 +144,6 @@ class CausalLM(nn.Module):
         super().__init__()
         checks.check_size("vocab_size", vocab_size, least=1)
         checks.check_size("num_layers", num_layers)
-        if position is not None and not isinstance(position, nn.Module):
-            raise TypeError(f"position is {position!r}; give an object: Rotary(16).")
         options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
         options |= {"norm": norm, "norm_kind": norm_kind, "norm_eps": norm_eps}
         options |= {"dropout": dropout, "bias": bias, "num_kv_heads": num_kv_heads}

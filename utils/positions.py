@@ -306,7 +306,7 @@ def _bucket(relative: Tensor, first: list[int]) -> Tensor:
     return torch.bucketize(relative.neg().clamp(min=0), later, right=True)
 
 
-def t5_first_distances(num_buckets=32, max_distance=128) -> list[int]:
+def t5_first_distances(num_buckets: int, max_distance: int) -> list[int]:
     """Return the smallest distance in each bucket.
 
     With e buckets of one distance each, and w wider ones, wide bucket k begins at

@@ -137,6 +137,9 @@ def test_arguments_are_not_edited_and_no_keys_are_no_reading():
     nothing = normal(2, 0, D)
     output, weights = scaled_dot_product_attention(q, nothing, nothing)
     assert (output == 0).all() and weights.shape == (2, 5, 0)
+    assert torch.equal(
+        scaled_dot_product_attention(*[torch.ones(1, 1)] * 3)[0], torch.ones(1, 1)
+    )
 
 
 Q4, K4 = torch.zeros(B, H, L, D), torch.zeros(B, H, S, D)
@@ -153,6 +156,11 @@ Q4, K4 = torch.zeros(B, H, L, D), torch.zeros(B, H, S, D)
         (ValueError, "nothing is broadcast", {"key": K4[:, :1], "value": K4[:, :1]}),
         (ValueError, "nothing is broadcast", {"query": Q4[0]}),
         (ValueError, "do not fit", {"query": Q4[0, 0, 0]}),
+        (
+            ValueError,
+            "do not fit",
+            dict.fromkeys(["query", "key", "value"], K4[0, 0, 0]),
+        ),
         (ValueError, "do not fit", {"query": Q4[..., :0], "key": K4[..., :0]}),
         (ValueError, "scale is nan", {"scale": math.nan}),
         (ValueError, "scale is -1", {"scale": -1}),

@@ -148,7 +148,7 @@ def test_a_matched_copy_has_the_entropies_of_the_heads_found(case):
     after = found.state_dict()
     changed = {name for name in after if not torch.equal(after[name], before[name])}
     queries = ("query_proj.", "in_proj_", "q_proj_weight")
-    assert changed and all(any(q in name for q in queries) for name in changed)
+    assert changed == {name for name in after if any(q in name for q in queries)}
 
 
 @pytest.mark.parametrize("torchs", [True, False])
@@ -350,7 +350,7 @@ def test_the_table_prints_few_digits():
     assert str(Table()) == "no rows"
 
 
-SQUARE = attention_under(None, 3, 3, 8)  # as many heads as sequences
+SQUARE = attention_under(None, 2, 2, 8)  # as many heads as sequences
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,12 @@ MASKS = {
     "none": None,
     "causal": causal_mask(L),
     "padding": PADDING,
+    "one query": torch.ones(B, 1, L, L).bool(),
     "causal and padding": causal_mask(L) & PADDING,
     "a sequence hidden": torch.tensor([True, False, True]).view(B, 1, 1, 1),
     "odd": torch.rand(B, 1, L, L, generator=torch.Generator().manual_seed(5)) < 0.6,
 }
+MASKS["one query"][1, 0, torch.arange(L) != 4] = False  # counts in this sequence
 MASKS["odd"][1, 0, 3] = False  # a query without a visible key
 MASKS["odd"][2, 0, :, 2] = False  # a key that is visible to no query
 IDS = torch.tensor([[4, 4, 2, 4, 1, 2, 4, 4, 1], [3, 1, 3, 1] + [0] * 5, [5, 6, 5] * 3])
@@ -149,14 +151,23 @@ def test_many_models_at_once(name):
     assert_close(found, torch.stack(wanted), equal_nan=True)
 
 
+IDS_OF_5 = IDS[:2, :5]
+SQUARE = [(heads.previous_token,), (heads.current_token,)]
+SQUARE += [(heads.duplicate_token, IDS_OF_5), (heads.induction, IDS_OF_5)]
+
+
 def test_rectangular_weights():
     mask = padding_mask([5, 3], 5)
     weights = random_weights(mask, batch=2, length=2, keys=5)
     assert heads.normalised_entropy(weights, mask=mask).shape == (2, H)
     assert_close(heads.first_token(weights, mask=mask), weights[..., 0].mean(-1))
     assert heads.js_divergence(weights, mask=mask).shape == (H, H)
-    with pytest.raises(ValueError, match="2 queries and 5 keys"):
-        heads.previous_token(weights)
+    queries = torch.tensor([[True, False]] * 2)
+    found = heads.first_token(weights, mask=mask, queries=queries)
+    assert_close(found, weights[:, :, 0, 0])
+    for metric, *of in SQUARE:
+        with pytest.raises(ValueError, match="2 queries and 5 keys"):
+            metric(weights, *of)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -178,13 +189,20 @@ BROKEN = {
     "scores": (ValueError, "negative", {"weights": FINE.log()}),
     "NaN": (ValueError, "NaN", {"weights": FINE * math.nan}),
     "dropout": (ValueError, r"model\.eval\(\)", {"weights": 1.4 * FINE}),
+    "nearly 1": (ValueError, "sum to", {"weights": 1.001 * FINE}),
     "no mask": (ValueError, "mask=", {"weights": random_weights(MASKS["odd"])}),
     "columns": (ValueError, "swapped", {"weights": FINE.mT}),
     "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),
     "mask too long": (ValueError, "mask has shape", {"mask": causal_mask(L + 1)}),
     "mask per head": (ValueError, "mask has shape", {"mask": FINE > 0}),
+    "mask elsewhere": (
+        ValueError,
+        "mask is on meta",
+        {"mask": FINE[0, 0].to("meta") > 0},
+    ),
     "floating mask": (TypeError, "give bool", {"mask": torch.zeros(L, L)}),
     "queries too long": (ValueError, "queries", {"queries": CHOSEN.repeat(1, 2)}),
+    "queries as a list": (TypeError, "give a torch.Tensor", {"queries": [[True]]}),
     "queries not bool": (ValueError, "bool", {"queries": CHOSEN.float()}),
     "no query": (ValueError, "no query counts", {"queries": CHOSEN & ~CHOSEN}),
 }
@@ -204,6 +222,7 @@ def test_what_cannot_be_measured_is_refused(name, why):
         (r"give \(batch, length\) = \(3, 9\)", heads.induction, IDS[:, 1:]),
         (r"give \(batch, length\) = \(3, 9\)", heads.duplicate_token, IDS[:2]),
         ("whole numbers", heads.induction, IDS.float()),
+        ("give a torch.Tensor", heads.induction, IDS.tolist()),
         ("no query counts", heads.at_offset, -L),
         ("keys", heads.on_keys, MARKED[:1]),
     ],
@@ -231,5 +250,6 @@ def test_weighted_values_are_the_lengths_of_what_is_handed_on(options, torchs):
         of_head = v[b, k, 2 * (h // group) : 2 * (h // group) + 2]
         handed = layer.out_proj.weight[:, 2 * h : 2 * h + 2] @ of_head
         assert_close(found[b, h, q, k], (handed * weights[b, h, q, k]).norm().detach())
-    with pytest.raises(ValueError, match="weights have shape"):
-        heads.weighted_values(given, values, torch.ones(2, 3, 5, 5))
+    for wrong in (torch.ones(2, 3, 5, 5), weights[0, 0]):
+        with pytest.raises(ValueError, match="weights ha(ve|s) shape"):
+            heads.weighted_values(given, values, wrong)

@@ -168,6 +168,7 @@ def test_gradients_pass_the_heads_that_are_left():
         ("no layer 2", {2: [0]}, {}),
         ("layer 1 has no head 4 of 4", {1: [4]}, {}),
         ("at least 0", {0: [-1]}, {}),
+        ("layer is -1", {-1: [0]}, {}),
         ("give a list", {0: 1}, {}),
         ("layer: ", [(0, 1)], {}),
         ("'zero', 'mean'", {0: [1]}, {"mode": "noise"}),
@@ -221,7 +222,7 @@ def test_importance_is_the_mean_size_of_a_slope_per_example():
 def test_importance_of_a_layer_that_is_not_called_is_zero():
     model = lm()
     model.spare = MultiHeadAttention(E, H)
-    found = head_importance(model, loss, IDS, IDS)
+    found = head_importance(model, lambda m, ids: loss(m, ids, ids), IDS)
     assert found.shape == (3, H)
     assert (found[2] == 0).all() and (found[:2] > 0).all()
 
@@ -253,3 +254,5 @@ def test_importance_needs_as_many_heads_in_each_layer():
 def test_least_important_first():
     order = least_important_first(torch.tensor([[3.0, 0.5, 2, 9], [4, 1, 7, 0.1]]))
     assert order[:4] == [(1, 3), (0, 1), (1, 1), (0, 2)] and len(set(order)) == 8
+    with pytest.raises(ValueError, match="layers, heads"):
+        least_important_first(torch.ones(3))

@@ -100,8 +100,17 @@ def test_fused_path_gives_the_same_values(mask_name, num_kv_heads, no_grad):
     assert_close(fast, slow, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mask", [None, causal_mask(L)])
-def test_the_fused_kernel_is_called_unless_weights_are_asked_for(mask, monkeypatch):
+@pytest.mark.parametrize(
+    "mask, dtype",
+    [
+        (None, torch.float32),
+        (torch.zeros(L, L), torch.float32),
+        (causal_mask(L), torch.bfloat16),
+    ],
+)
+def test_the_fused_kernel_is_called_unless_weights_are_asked_for(
+    mask, dtype, monkeypatch
+):
     called, kernel = [], torch.nn.functional.scaled_dot_product_attention
 
     def counted(*args, **kwargs):
@@ -109,10 +118,10 @@ def test_the_fused_kernel_is_called_unless_weights_are_asked_for(mask, monkeypat
         return kernel(*args, **kwargs)
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", counted)
-    layer = MultiHeadAttention(E, H)
-    layer(X, mask=mask, need_weights=True)
+    layer, x = MultiHeadAttention(E, H).to(dtype), X.to(dtype)
+    layer(x, mask=mask, need_weights=True)
     assert called == []
-    layer(X, mask=mask)
+    layer(x, mask=mask)
     assert called == [1]
 
 
@@ -223,10 +232,10 @@ def test_under_autocast(need_weights, no_grad):
 
 
 class Shrinks(Rotary):
-    """A position scheme with a bug: it returns half of the features."""
+    """A position scheme with a bug: it returns half of the keys' features."""
 
     def rotate(self, query, key, offset=0):
-        return query[..., ::2], key[..., ::2]
+        return query, key[..., ::2]
 
 
 FLAG = torch.ones(L, L, dtype=torch.bool)

@@ -93,6 +93,7 @@ def test_one_bad_number_in_a_finite_mask_is_refused(name, bad):
         (ValueError, "one per head", {"mask": FLAG.expand(H, L, S)}),
         (ValueError, "1 for 'the same for all'", {"mask": FLAG[:1]}),
         (ValueError, "mask has shape", {"mask": FLAG[0]}),
+        (ValueError, "mask has shape", {"mask": FLAG.expand(2, H, L, S)}),
         (ValueError, "bias has shape", {"bias": FLAG[0].float()}),
         (ValueError, "mask is on meta", {"mask": FLAG.to("meta")}),
         (ValueError, "NaN or .inf", dict.fromkeys(["mask", "bias"], FLAG * 3e38)),

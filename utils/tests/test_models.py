@@ -84,6 +84,7 @@ def test_block_is_built_like_torchs(norm):
         blocks = block_of(theirs), Block(E, H, norm=norm, **options)
         sizes = [sorted(p.numel() for p in block.parameters()) for block in blocks]
         assert sizes[0] == sizes[1]
+        assert repr(blocks[1].attention_norm) == repr(theirs.norm1)
     block, x = Block(E, H, norm=norm, dropout=0.5), normal(B, L, E)
     assert block.attention.dropout == block.dropout.p == block.mlp[2].p == 0.5
     assert not torch.equal(block(x), block(x))
@@ -98,6 +99,7 @@ def test_attention_only_and_no_norm():
     block, with_mlp = Block(E, H, mlp_dim=0, norm=None), Block(E, H, norm=None)
     assert torch.equal(block(x), x + block.attention(x)[0]) and block.mlp is None
     assert {name.split(".")[0] for name, _ in block.named_parameters()} == {"attention"}
+    assert Block(E, H, mlp_dim=1).mlp[0].out_features == 1
     y = x + with_mlp.attention(x)[0]
     assert torch.equal(with_mlp(x), y + with_mlp.mlp(y))
 
@@ -113,6 +115,10 @@ def test_every_option_of_the_model_reaches_its_blocks():
         assert block.attention.num_kv_heads == 2 and block.attention.dropout == 0.25
         assert block.attention.position is given["position"]
     assert model.dropout.p == 0.25 and model.head.bias is None
+    tied = [CausalLM(V, E, H, 1, tied=tied) for tied in (True, False)]
+    assert [m.head.weight is m.embedding.weight for m in tied] == [True, False]
+    plain = CausalLM(V, E, H, 1)
+    assert repr([plain.blocks[0], plain.norm]) == repr([Block(E, H), nn.LayerNorm(E)])
     norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
     assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
 
@@ -217,10 +223,10 @@ def test_sampling_follows_the_probabilities():
         model.head.weight.zero_()
         model.head.bias.copy_(wanted.log())
     ids, generator = torch.zeros(20_000, 1).long(), torch.Generator().manual_seed(0)
-    for temperature in (1.0, 0.5):
-        options = {"temperature": temperature, "generator": generator}
-        share = model.generate(ids, 1, **options)[:, 1].bincount(minlength=4) / 20_000
-        sharp = wanted ** (1 / temperature)
+    for options in ({}, {"temperature": 0.5}):
+        drawn = model.generate(ids, 1, generator=generator, **options)[:, 1]
+        share = drawn.bincount(minlength=4) / 20_000
+        sharp = wanted ** (1 / options.get("temperature", 1.0))
         assert_close(share, sharp / sharp.sum(), atol=0.01, rtol=0)
 
 
@@ -238,6 +244,7 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
     [
         (ValueError, "norm is 'first'; give one of 'pre', 'post', N",
          lambda: Block(E, H, norm="first")),
+        (ValueError, "vocab_size is 0", lambda: CausalLM(0, E, H, 1)),
         (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
         (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
         (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
@@ -255,6 +262,7 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
 )  # fmt: skip
 def test_what_cannot_be_is_refused(error, says, call):
     assert lm()(text()[:, :0]).shape == (B, 0, V)
+    assert CausalLM(1, E, H, 0)(text() * 0).shape == (B, L, 1)
     with pytest.raises(error, match=says):
         call()
 

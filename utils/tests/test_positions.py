@@ -160,7 +160,10 @@ def test_tables_as_drawn():
     torch.manual_seed(0)
     learned, t5 = Learned(100, 64), T5Bias(H)
     assert learned.table.shape == (100, 64) and t5.table.shape == (32, H)
-    assert t5.first == t5_first_distances(32, 128)
+    assert t5.first == t5_first_distances(32, 128) and t5_first_distances(2, 9) == [
+        0,
+        1,
+    ]
     for _ in range(2):
         assert 0.019 < learned.table.std() < 0.021 and abs(learned.table.mean()) < 0.002
         assert (t5.table == 0).all()

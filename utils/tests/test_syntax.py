@@ -83,9 +83,17 @@ def test_maps_of_a_batch_are_those_of_each():
     alone = word_maps(weights[1:, :, :5, :5], word_of[1:, :5], 2)
     assert_close(maps[1:, :, :2, :2], alone)
     assert not maps[1, :, 2].any() and not maps[1, :, :, 2].any()
-    for wrong in (word_of[:1], word_of[:, :5]):
+    short = weights[..., :5], weights[:, :, :5]
+    cases = (
+        (weights, word_of[:1]),
+        (weights, word_of[:, :5]),
+        *[(x, word_of) for x in short],
+    )
+    for wrong in cases:
         with pytest.raises(ValueError, match="word_of has shape"):
-            word_maps(weights, wrong, 3)
+            word_maps(*wrong, 3)
+    with pytest.raises(ValueError, match="give .batch, heads"):
+        word_maps(weights[0], word_of[0], 3)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +194,19 @@ def test_too_long_sentences_are_named_and_left_out():
     assert (reading.most[1] == -1).all() and (reading.pieces[1] == 0).all()
     assert 1 not in arcs_of(reading, "to head").sentence
     rest = torch.tensor([0, 2, 3, 4])
-    for rows in (rest, rest.tolist(), torch.arange(5) != 1):
+    for rows in (rest, tuple(rest.tolist()), torch.arange(5) != 1):
         part = reading.part(rows)
         assert part.sentences == (CAT, SHORT, ONE, CAT)
         assert torch.equal(part.most, whole.most[rest])
         assert torch.equal(part.pieces, whole.pieces[rest])
-    with pytest.raises(ValueError, match="all sentences are longer than max_length=2"):
-        gold_reading(ALL, max_length=2)
+    long = [
+        tree_of("a " * n, [0] + [1] * (n - 1), "root" + " dep" * (n - 1))
+        for n in (510, 511)  # and two tokens more
+    ]
+    assert gold_reading([SHORT, *long]).too_long() == [2]
+    for size, says in ((1, "all sentences are longer than max_"), (0, "max_length is")):
+        with pytest.raises(ValueError, match=f"{says}.*{size}"):
+            gold_reading(ALL, max_length=size)
 
 
 def test_batches_of_minilm_are_as_sentence_by_sentence():
@@ -292,6 +306,9 @@ def test_head_and_offset_are_chosen_on_one_part_and_reported_on_the_other():
     assert (back.offset, back.offset_chosen, back.offset_accuracy) == (2, 0.75, 0.25)
     with pytest.raises(ValueError, match="cop occurs 0 times in the first sentences"):
         held_out(FIRST, OTHER, "cop", "to head")
+    for parts in ((FIRST, gold_reading([SHORT])), (gold_reading([SHORT]), FIRST)):
+        with pytest.raises(ValueError, match="dep occurs .*0 .*others"):
+            held_out(*parts, "dep", "to head")
 
 
 def test_intervals_are_of_the_reported_part_and_over_sentences_not_arcs():

@@ -60,7 +60,8 @@ def plain_loop(model, steps, seed, *, loss, highest, warmup):
     return losses
 
 
-@pytest.mark.parametrize("factor", [0.01, 100.0])  # gradients below 1, and far above
+@pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])  # of the loss: with 1, some of
+# the gradients are clipped, with the others none or all
 def test_equals_the_plain_loop(factor):
     def loss(logits, targets):
         return factor * F.cross_entropy(logits, targets, ignore_index=IGNORED)
@@ -125,8 +126,15 @@ def frozen():
     return model
 
 
+def with_a_spare_layer():
+    model = small()
+    model.spare = nn.Linear(1, 1)  # it is never called, and has no gradient
+    return model
+
+
 MODELS = {
     "plain": small,
+    "spare layer": with_a_spare_layer,
     "learned table": lambda: small(Learned(8, 16)),
     "rotary": lambda: small(Rotary(8)),
     "shared bias": lambda: small(T5Bias(2)),
@@ -209,7 +217,8 @@ def test_other_inputs_losses_and_buffers():
 
     def make_model():
         norm = nn.BatchNorm1d(8)
-        return nn.Sequential(nn.Linear(2, 8), norm, nn.Tanh(), nn.Linear(8, 1))
+        # in eval mode, from which both loops switch
+        return nn.Sequential(nn.Linear(2, 8), norm, nn.Tanh(), nn.Linear(8, 1)).eval()
 
     def product(generator):
         x = torch.randn(32, 2, generator=generator)
@@ -275,6 +284,16 @@ def test_evaluation_is_in_eval_mode_without_gradients():
     assert_close(weights_of(model), before, atol=0, rtol=0)
 
 
+def test_the_defaults_evaluate_after_every_100_steps():
+    def pairs(generator):
+        return (torch.randn(2, 1, generator=generator),) * 2
+
+    how = {"loss": F.mse_loss, "evaluate": lambda _: 1, "progress": False}
+    alone = train(nn.Linear(1, 1), pairs, 102, **how)
+    _, (one,) = train_many(lambda: nn.Linear(1, 1, bias=False), pairs, 102, [0], **how)
+    assert alone.evaluations == one.evaluations == [(0, 1), (100, 1), (102, 1)]
+
+
 def interrupted_after(calls, function):
     """Return the function; the stop button is pressed instead of a later call."""
     count = iter(range(calls))
@@ -331,8 +350,8 @@ shared = Learned(8, 16)
         (ValueError, "steps is -1", lambda: train(0, 0, -1)),
         (TypeError, "steps is 2.0", lambda: train(0, 0, 2.0)),
         (ValueError, "steps is 20, but .* warmup=50", lambda: train(0, 0, 20)),
-        (ValueError, "steps is 4, but .* warmup=5",
-         lambda: train_many(small, batch, 4, [0], warmup=5)),
+        (ValueError, "steps is 1, but .* warmup=50",
+         lambda: train_many(small, batch, 1, [0])),
         (ValueError, "learning_rate is 0", lambda: train(0, 0, 0, learning_rate=0)),
         (ValueError, "warmup is -5", lambda: train(0, 0, 0, warmup=-5)),
         (ValueError, "every is 0", lambda: train(0, 0, 0, every=0)),

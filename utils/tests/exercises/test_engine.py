@@ -131,10 +131,12 @@ def test_outputs_are_compared_by_value(expected, answer):
         (None, 0, "Your function returned 0; expected None."),
         (2.0, torch.ones(3), "returned a tensor of shape (3,); expected 2.0."),
         ((1, 2), 1, "Your function returned int; expected a tuple."),
+        ((1, 2), None, "returned NoneType; expected a tuple. Is a `return` missing?"),
         ((1, 2), (1, 2, 3), "Your function returned 3 parts; expected 2."),
         ((1, 2), (1, 3), "Part 2 (of 2) of your output is 3; expected 2."),
         ({"a": 1}, {"b": 1}, "returned the keys ['b']; expected ['a']."),
         ({"a": [1, 2]}, {"a": [1, 0]}, "Part 2 (of 2) of part 'a' of your output is 0"),
+        (torch.ones(2), [1, 1], "list, not a tensor. Return one tensor; this holds 2."),
         ((torch.ones(2),), (1.0,), "Part 1 (of 1) of your output is float, not a t"),
         ((torch.ones(2),), (torch.ones(3),), "Part 1 (of 1) of your output has shape"),
         ((torch.ones(2),), (torch.zeros(2),),
@@ -142,7 +144,8 @@ def test_outputs_are_compared_by_value(expected, answer):
     ],
 )  # fmt: skip
 def test_another_value_is_said(expected, answer, says):
-    assert says in said_of(lambda x: expected, lambda x: answer)
+    said = said_of(lambda x: expected, lambda x: answer)
+    assert says in said and ("missing?" in said) == (answer is None)
 
 
 def refuses(x):
@@ -159,6 +162,24 @@ def test_an_error_may_be_what_was_asked_for():
     assert said == "Your function raised no error; expected a ValueError."
     said = said_of(refuses, lambda x: x.y)
     assert said.startswith("Your function raised AttributeError: 'int' object has no")
+
+
+def test_an_error_outside_of_the_answer_has_no_line():
+    message = grade(made_up(lambda x: 1, {"x": 1}), len).message
+    assert "TypeError: object of type 'int' has no len()" in message
+    assert "In " not in message
+
+
+def test_an_address_in_an_error_is_no_difference():
+    kept = []
+
+    def asks(x):
+        """There is nothing to ask."""
+        kept.append(object())
+        raise ValueError(f"what is {kept[-1]}?")
+
+    exercise = made_up(lambda x: 1, {"x": 1}, wrong={"asks": asks})
+    assert grade(exercise, asks).mistake == "asks"
 
 
 def test_gradients_of_every_part_are_compared():
@@ -188,6 +209,7 @@ def test_a_picture_is_for_one_tensor():
         ([1.0, 2.0, 3.0], [math.nan, math.inf, math.nan], "2 of 3 are NaN."),
         ([1.0, math.inf], [2.0, math.inf], "at [0] expected 1.000, yours 2.000."),
         ([1.0, math.nan], [2.0, math.nan], "at [0] expected 1.000, yours 2.000."),
+        ([1.0, math.nan], [1.0, 2.0], "at [1] expected nan, yours 2.000."),
         ([True, False, True], [True, True, False], "2 of 3 are flipped."),
         ([1, 2, 300000], [1, 2, 4], "at [2] expected 300000, yours 4."),
     ],
