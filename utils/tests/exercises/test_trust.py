@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+import tempfile
 
 import pytest
 
@@ -308,10 +309,20 @@ def test_what_the_system_refuses_costs_a_sentence(two, key_file, capsys):
     assert reference and "the key of this installation: Permission denied" in said
 
 
+@pytest.mark.parametrize("readable", [False, True])
 def test_without_a_key_nothing_is_kept_unsigned(
-    notebook, put, progress_folder, key_file, capsys
+    readable, notebook, put, progress_folder, key_file, monkeypatch, capsys
 ):
-    key_file.parent.write_text("a file where the user's data should be")
+    make = tempfile.mkstemp
+
+    def denied(suffix, prefix, folder):
+        if folder == key_file.parent:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return make(suffix, prefix, folder)
+
+    monkeypatch.setattr(tempfile, "mkstemp", denied)
+    if not readable:
+        key_file.parent.write_text("a file where the user's data should be")
     notebook.run(SOFTMAX)
     assert "It is not kept: the key of this in" in capsys.readouterr().out
     assert not progress_folder.exists()
