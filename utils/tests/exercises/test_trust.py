@@ -73,7 +73,7 @@ ATTACKS = {  # what is done to 1.1.py, with 1.3.py beside it
     "a letter of the code": lambda path, other: replaced(path, "Größe", "Grösse"),
     "a letter of the title": lambda path, other: replaced(path, ", A s", ", B s"),
     "a letter of the seal": lambda path, other: replaced(path, "is code", "is Code"),
-    "a letter of who": lambda path, other: replaced(path, "`check` on", "`trust` on"),
+    "a letter of who": lambda path, other: replaced(path, "`check` s", "`trust` s"),
     "a letter of the signature": lambda path, other: replaced(
         path, signature(path), signature(path)[:-1] + "0f"[signature(path)[-1] == "0"]
     ),
@@ -142,7 +142,7 @@ def test_trust_shows_what_it_signs_and_answer_runs_it(two, loaded, capsys):
     assert capsys.readouterr().out == "".join([*shown, last])
     assert loaded == [] and not path.is_symlink()
     assert (path.parents[1] / "outside.py").read_text() == OLDER
-    assert "`trust` on this computer signed it." in path.read_text("utf-8")
+    assert "`trust` signed it for one computer." in path.read_text("utf-8")
     assert other.read_text("utf-8").count("# signature") == 1
     before = path.read_bytes()
     trust("1.1")
