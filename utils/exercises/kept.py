@@ -44,8 +44,8 @@ HEADER = """\
 # answer("{name}") reads this file and checks it again; forget("{name}") deletes it.
 """
 SEAL = """\
-# This file is code, and answer("{name}") runs it: `{by}` on this computer signed it.
-# Once edited, or on another computer, it is not run until you call trust("{name}").
+# This file is code, and answer("{name}") runs it: `{by}` signed it for one computer.
+# On another one, or once edited, it is not run until you call trust("{name}").
 # signature {code}
 """  # stands below the first line
 SEALED = re.compile(

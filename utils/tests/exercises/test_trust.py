@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+import tempfile
 
 import pytest
 
@@ -72,7 +73,7 @@ ATTACKS = {  # what is done to 1.1.py, with 1.3.py beside it
     "a letter of the code": lambda path, other: replaced(path, "Größe", "Grösse"),
     "a letter of the title": lambda path, other: replaced(path, ", A s", ", B s"),
     "a letter of the seal": lambda path, other: replaced(path, "is code", "is Code"),
-    "a letter of who": lambda path, other: replaced(path, "`check` on", "`trust` on"),
+    "a letter of who": lambda path, other: replaced(path, "`check` s", "`trust` s"),
     "a letter of the signature": lambda path, other: replaced(
         path, signature(path), signature(path)[:-1] + "0f"[signature(path)[-1] == "0"]
     ),
@@ -141,7 +142,7 @@ def test_trust_shows_what_it_signs_and_answer_runs_it(two, loaded, capsys):
     assert capsys.readouterr().out == "".join([*shown, last])
     assert loaded == [] and not path.is_symlink()
     assert (path.parents[1] / "outside.py").read_text() == OLDER
-    assert "`trust` on this computer signed it." in path.read_text("utf-8")
+    assert "`trust` signed it for one computer." in path.read_text("utf-8")
     assert other.read_text("utf-8").count("# signature") == 1
     before = path.read_bytes()
     trust("1.1")
@@ -308,10 +309,20 @@ def test_what_the_system_refuses_costs_a_sentence(two, key_file, capsys):
     assert reference and "the key of this installation: Permission denied" in said
 
 
+@pytest.mark.parametrize("readable", [False, True])
 def test_without_a_key_nothing_is_kept_unsigned(
-    notebook, put, progress_folder, key_file, capsys
+    readable, notebook, put, progress_folder, key_file, monkeypatch, capsys
 ):
-    key_file.parent.write_text("a file where the user's data should be")
+    make = tempfile.mkstemp
+
+    def denied(suffix, prefix, folder):
+        if folder == key_file.parent:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return make(suffix, prefix, folder)
+
+    monkeypatch.setattr(tempfile, "mkstemp", denied)
+    if not readable:
+        key_file.parent.write_text("a file where the user's data should be")
     notebook.run(SOFTMAX)
     assert "It is not kept: the key of this in" in capsys.readouterr().out
     assert not progress_folder.exists()
