@@ -305,8 +305,8 @@ def test_the_tiled_attention_of_the_page_is_right(capsys):
     ("right", "wrong"),
     [
         ("new_top.masked_fill(new_top == -math.inf, 0.0)", "new_top"),
-        ("total = old * total +", "total = total +"),
-        ("out = old * out +", "out = out +"),
+        ("total = rescale * total +", "total = total +"),
+        ("out = rescale * out +", "out = out +"),
         ("torch.maximum(top, scores.amax(dim=-1, keepdim=True))", "top.clamp(min=0)"),
         ("out / total.clamp(min=1)", "out / total"),
         ("j in torch.arange(key.shape[-2])", "j in torch.arange(key.shape[-2] - 1)"),
