@@ -10,7 +10,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention
-from utils.interventions import ablate, head_importance, least_important_first
+from utils.interventions import ablate, head_importance
 from utils.models import CausalLM
 from utils.positions import Rotary
 from utils.recording import record_attention
@@ -248,8 +248,3 @@ def test_importance_needs_as_many_heads_in_each_layer():
     model = nn.ModuleList([MultiHeadAttention(E, H), MultiHeadAttention(E, 2)])
     with pytest.raises(ValueError, match="one table"):
         head_importance(model, loss, IDS, IDS)
-
-
-def test_least_important_first():
-    order = least_important_first(torch.tensor([[3.0, 0.5, 2, 9], [4, 1, 7, 0.1]]))
-    assert order[:4] == [(1, 3), (0, 1), (1, 1), (0, 2)] and len(set(order)) == 8

@@ -16,19 +16,6 @@ Q, K = normal(B, H, L, D), normal(B, H, S, D, seed=1)
 FLAG = torch.ones(L, S, dtype=torch.bool)
 
 
-def test_causal_mask_is_lower_right_aligned():
-    assert causal_mask(2, 5).tolist() == [[True] * 4 + [False], [True] * 5]
-    assert causal_mask(3, 1).tolist() == [[False], [False], [True]]
-    assert causal_mask(0).shape == (0, 0) and causal_mask(2, 0).shape == (2, 0)
-
-
-def test_padding_mask():
-    expected = [[True, True, False], [False, False, False]]
-    assert padding_mask([2, 0], 3).squeeze().tolist() == expected
-    assert padding_mask(torch.tensor([4, 2])).shape == (2, 1, 1, 4)
-    assert padding_mask([]).shape == (0, 1, 1, 0)
-
-
 @pytest.mark.parametrize(
     ("error", "says", "lengths", "max_length"),
     [
@@ -39,6 +26,8 @@ def test_padding_mask():
         (TypeError, "whole numbers", [1.5], None),
         (TypeError, "whole numbers", [True, False], None),
         (ValueError, r"give \(batch,\)", [[1, 2]], None),
+        (ValueError, "max_length is -1", [], -1),
+        (TypeError, "max_length is 3.5; it must be an int", [2], 3.5),
         (ValueError, r"give \(batch,\)", 3, None),
     ],
 )
@@ -61,15 +50,6 @@ def test_two_axes_are_queries_and_keys_also_where_the_batch_is_as_large(need_wei
     for mask in (padding, padding.expand(L, 1, L, L)):
         weights = layer(x, mask=mask, need_weights=True)[1]
         assert_close(weights > 0, padding.expand(L, H, L, L))
-
-
-@pytest.mark.parametrize("leading", [(), (L,)])
-def test_a_mask_of_queries_without_heads(leading):
-    q, k = normal(*leading, L, D), normal(*leading, L, D, seed=1)
-    mask = normal(L, L, seed=2) > 0
-    mask[:, 0] = True
-    _, weights = scaled_dot_product_attention(q, k, k, mask)
-    assert_close(weights > 0, mask.expand(weights.shape))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

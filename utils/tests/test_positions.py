@@ -18,6 +18,7 @@ from utils.positions import (
     Sinusoidal,
     T5Bias,
     alibi_slopes,
+    frequencies,
     rotary_angles,
     rotate_pairs,
     sinusoidal,
@@ -91,20 +92,6 @@ def test_in_the_layer(name, num_kv_heads):
 
 
 @every_scheme
-def test_more_queries_than_keys(name):
-    """The first queries then stand before the first key, wherever that is."""
-    scheme, more = scheme_of(name), 3
-    q, k = normal(B, H, L, D), normal(B, H, L, D, seed=1)
-    whole, part = scheme.rotate(q, k, 7), scheme.rotate(q, k[:, :, more:], 7 + more)
-    assert_close(part, (whole[0], whole[1][:, :, more:]))
-    far = scheme.rotate(q[:, :, :1], k[:, :, :0], 1)[0]  # at position 0
-    if "rotary" in name:
-        assert_close(far, q[:, :, :1])
-    if METHODS.get(type(scheme)) == "bias":
-        assert_close(scheme.bias(L, L - more), scheme.bias(L, L)[..., more:])
-
-
-@every_scheme
 def test_positions_matter_where_they_should(name):
     """A scheme that was forgotten on the way would pass the tests of equality."""
     reader, x = Reader(name), normal(1, L, E)
@@ -114,18 +101,6 @@ def test_positions_matter_where_they_should(name):
 
 
 # --- the methods ---
-
-
-@pytest.mark.parametrize("name", ["learned", "sinusoidal"])
-@pytest.mark.parametrize(
-    "batch, length, offset", [(3, 3, 0), (2, L, 3), (0, L, 0), (2, 0, 1), (1, 1, 9)]
-)
-def test_embed_adds_along_the_length_from_the_offset_on(name, batch, length, offset):
-    scheme, x = scheme_of(name), normal(batch, length, E)
-    table = scheme.table if name == "learned" else sinusoidal(L + 3, E)
-    expected = x + table[offset : offset + length].expand(batch, -1, -1)
-    assert_close(scheme.embed(x, offset), expected, atol=1e-6, rtol=0)
-    assert torch.equal(x, normal(batch, length, E))  # not edited
 
 
 def test_scale_and_base_are_read_at_every_call():
@@ -141,19 +116,6 @@ def test_scale_and_base_are_read_at_every_call():
     x = torch.zeros(1, L, E)
     assert_close(Sinusoidal(E, base=50.0).embed(x)[0], sinusoidal(L, E, base=50.0))
     assert (sinusoidal(L, E, base=50.0) - sinusoidal(L, E)).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("queries, keys", [(1, 1), (2, 5), (5, 2), (0, 3), (3, 0)])
-def test_bias_is_shaped_for_the_scores(queries, keys):
-    """And T5's is the row of the table that the bucket names."""
-    t5 = scheme_of("t5")
-    for bias in (ALiBi(H).bias(queries, keys), t5.bias(queries, keys)):
-        assert bias.shape == (1, H, queries, keys) and bias.dtype == torch.float32
-    buckets = {"num_buckets": len(t5.table), "max_distance": 5}
-    for i in range(queries):
-        for j in range(keys):
-            bucket = t5_bucket(torch.tensor(j - (i + keys - queries)), **buckets)
-            assert torch.equal(bias[0, :, i, j], t5.table[bucket])
 
 
 def test_tables_as_drawn():
@@ -270,6 +232,8 @@ WRONG_VALUES = [
     (r"angles \(5, 3\)", lambda: rotate_pairs(Q, rotary_angles(5, 6))),
     (r"angles \(2,\)", lambda: rotate_pairs(Q, torch.zeros(2))),
     ("max_length is 0", lambda: Learned(0, E)),
+    ("query_length is -1", lambda: ALiBi(4).bias(-1, 2)),
+    ("key_length is -1", lambda: T5Bias(4).bias(2, -1)),
     ("position 6, .*max_length=6", lambda: Learned(6, E).embed(X, 2)),
     ("offset is -1", lambda: Learned(9, E).embed(X, -1)),
     ("embed_dim=8", lambda: Learned(9, 8).embed(X)),
@@ -296,6 +260,9 @@ WRONG_TYPES = [
     ("offset is True", lambda: Sinusoidal(E).embed(X, True)),
     ("num_heads is 4.0", lambda: ALiBi(4.0)),
     ("max_distance is 128.0", lambda: t5_first_distances(32, 128.0)),
+    ("length is 2.5", lambda: sinusoidal(2.5, E)),
+    ("dim is 2.5", lambda: frequencies(2.5)),
+    ("relative: torch.float32; give whole", lambda: t5_bucket(torch.zeros(3))),
 ]
 
 

@@ -1,9 +1,12 @@
 """Heads and grammar: words from subword tokens, arcs, and what is held out."""
 
 import functools
+from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
@@ -25,6 +28,15 @@ from utils.syntax import (
     read_words,
     word_maps,
     word_pieces,
+)
+from utils.tests.draws import (
+    BATCHES,
+    DOUBLE,
+    SEEDS,
+    SIZES,
+    Drawing,
+    tried,
+    unless,
 )
 from utils.tests.helpers import tree_of
 
@@ -72,29 +84,38 @@ def test_weights_between_words():
     assert_close(maps, WORDS[None, None])
     # a attends to c's only token more than to either token of b, and most to b
     assert most_read(maps, torch.tensor([[1, 2, 1]])).tolist() == [[[1, 2, 0]]]
+    with pytest.raises(ValueError, match="word_of has shape"):
+        word_maps(PIECES, WORD_OF[:, 1:], 3)
 
 
-def test_maps_of_a_batch_are_those_of_each():
-    weights = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(0))
-    word_of = torch.tensor([[-1, 0, 0, 1, 2, 2, -1], [-1, 0, 1, 1, -1, -1, -1]])
-    maps = word_maps(weights, word_of, 3)
-    assert maps.shape == (2, 3, 3, 3)
-    assert_close(maps[:1], word_maps(weights[:1], word_of[:1], 3))
-    alone = word_maps(weights[1:, :, :5, :5], word_of[1:, :5], 2)
-    assert_close(maps[1:, :, :2, :2], alone)
-    assert not maps[1, :, 2].any() and not maps[1, :, :, 2].any()
-    for wrong in (word_of[:1], word_of[:, :5]):
-        with pytest.raises(ValueError, match="word_of has shape"):
-            word_maps(weights, wrong, 3)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "wanted"),
-    [([1, 1, 1], [1, 2, 1]), ([1, 0, 1], [2, -1, 0]), ([1, 0, 0], [-1, -1, -1])],
-)
-def test_most_read_leaves_out_the_word_itself_and_words_without_tokens(pieces, wanted):
-    maps = torch.tensor([[0.9, 0.0, 0.0], [0.1, 0.6, 0.3], [0.2, 0.5, 0.0]])
-    assert most_read(maps[None, None], torch.tensor([pieces])).tolist() == [[wanted]]
+@given(st.data())
+def test_maps_and_what_is_read_most_by_loops(data):
+    draw = Drawing(data, one_in=3)
+    batch, pieces = draw(BATCHES), draw(SIZES)
+    count, words = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    shape = draw.mostly([batch, count, pieces, pieces], [count, pieces, pieces])
+    weights = draw.tensor(shape, draw.one_of(torch.float32, DOUBLE)).abs()
+    size = draw.mostly((batch, pieces), (batch, pieces + 1), (batch + 1, pieces))
+    which = torch.Generator().manual_seed(draw(SEEDS))
+    most = draw.mostly(words, words + 9)
+    word_of = draw.laid_out(torch.randint(-1, most, size, generator=which))
+    errors = unless(len(shape) == 4 and size == (batch, pieces), ValueError)
+    errors |= unless((word_of < words).all(), RuntimeError)  # "must be smaller"
+    maps = tried(errors, word_maps, weights, word_of, words)
+    if errors:
+        return
+    counts = [[row.count(i) for i in range(words)] for row in word_of.tolist()]
+    counts = torch.tensor(counts).view(batch, words)
+    most = tried(set(), most_read, maps, counts)
+    for b, h, i in product(range(batch), range(count), range(words)):
+        queries, row = (word_of[b] == i).nonzero().flatten(), [0.0] * words
+        for q, k in product(queries.tolist(), range(pieces)):
+            if word_of[b, k] >= 0:
+                row[word_of[b, k]] += weights[b, h, q, k].item() / len(queries)
+        assert_close(maps[b, h, i], torch.tensor(row, dtype=maps.dtype))
+        others = [j for j in range(words) if j != i and counts[b, j] > 0]
+        best = max(others, key=lambda j: maps[b, h, i, j], default=-1)
+        assert most[b, h, i] == (best if len(queries) else -1)
 
 
 def test_pieces_of_words():
