@@ -87,16 +87,27 @@ def check_layout(name: str, x, axes: str, dims: int) -> None:
     """Refuse what is not a tensor with as many axes as `axes` names."""
     if isinstance(x, tuple):
         raise TypeError(f"{name} is a tuple; of (output, weights) take the first.")
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is a {type(x).__name__}; give a torch.Tensor.")
+    check_tensor(name, x)
     if x.dim() != dims:
         raise ValueError(f"{name} has shape {shape_of(x)}; give {axes}.")
 
 
-def check_floating(name: str, x) -> None:
-    """Refuse what is not a tensor of floating point."""
+def check_tensor(name: str, x) -> None:
+    """Refuse what is not a tensor."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; give a torch.Tensor.")
+
+
+def check_whole(name: str, x) -> None:
+    """Refuse what is not a tensor of whole numbers."""
+    check_tensor(name, x)
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{name}: {x.dtype}; give whole numbers, e.g. {name}.long().")
+
+
+def check_floating(name: str, x) -> None:
+    """Refuse what is not a tensor of floating point."""
+    check_tensor(name, x)
     if not x.is_floating_point():
         raise TypeError(f"{name} is {x.dtype}; give floating point: {name}.float().")
 

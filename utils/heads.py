@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.checks import check_floating, check_layout, holds, shape_of
+from utils.checks import check_floating, check_layout, check_whole, holds, shape_of
 from utils.masks import check_mask
 from utils.recording import record_attention as record_attention  # offered here, too
 
@@ -258,8 +258,7 @@ def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
 def _earlier_copies(ids, weights: Tensor) -> Tensor:
     """Return where the key is an earlier copy of the query's token."""
     check_layout("ids", ids, "(batch, length)", 2)
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
+    check_whole("ids", ids)
     expected = (weights.shape[0], weights.shape[-1])
     if ids.shape != expected:
         wanted = f"give (batch, length) = {expected}"

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from utils.checks import holds, shape_of
+from utils.checks import check_size, check_tensor, check_whole, holds, shape_of
 
 
 def causal_mask(
@@ -47,10 +47,11 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     lengths = torch.as_tensor(lengths)
     if lengths.dim() != 1:
         raise ValueError(f"lengths have shape {shape_of(lengths)}; give (batch,).")
-    if len(lengths) and (lengths.is_floating_point() or lengths.dtype == torch.bool):
-        raise TypeError(f"lengths are {lengths.dtype}; give whole numbers.")
+    if len(lengths):
+        check_whole("lengths", lengths)
     if max_length is None:
         max_length = max([0, *lengths.tolist()])
+    check_size("max_length", max_length)
     if not holds((lengths >= 0) & (lengths <= max_length)):
         raise ValueError(
             f"lengths are {lengths.tolist()}; each must be between 0 and {max_length=}."
@@ -83,8 +84,7 @@ def as_added(mask, bias, query: Tensor, key: Tensor, dtype: torch.dtype):
 
 def check_mask(name: str, mask, shape: tuple[int, ...], device: torch.device) -> None:
     """Refuse a mask or bias that does not fit scores of this shape."""
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"{name} is a {type(mask).__name__}; give a torch.Tensor.")
+    check_tensor(name, mask)
     boolean = mask.dtype == torch.bool and name != "bias"
     if not boolean and not mask.is_floating_point():
         kinds = "" if name == "bias" else "bool (True = may be read), e.g. .bool(), or "

@@ -186,6 +186,8 @@ def relative_positions(query_length: int, key_length: int, *, device=None) -> Te
     >>> relative_positions(2, 4).tolist()
     [[-2, -1, 0, 1], [-3, -2, -1, 0]]
     """
+    checks.check_size("query_length", query_length)
+    checks.check_size("key_length", key_length)
     keys = torch.arange(key_length, device=device)
     queries = torch.arange(query_length, device=device) + (key_length - query_length)
     return keys - queries[:, None]
@@ -199,6 +201,7 @@ def frequencies(dim: int, *, base=10000.0, device=None, dtype=torch.float32) -> 
     >>> frequencies(4)
     tensor([1.0000, 0.0100])
     """
+    checks.check_size("dim", dim, least=1)
     checks.check_positive("base", base)
     return 1 / base ** (torch.arange(0, dim, 2, device=device).to(dtype) / dim)
 
@@ -237,6 +240,7 @@ def rotary_angles(
 
 def _angles(length: int, dim: int, offset: int, scale=1.0, **options) -> Tensor:
     """Return position * scale * frequency (length, pairs)."""
+    checks.check_size("length", length)
     turns = frequencies(dim, **options)  # (pairs,)
     positions = (torch.arange(length, device=turns.device) + offset).to(turns) * scale
     return positions[:, None] * turns
@@ -297,7 +301,8 @@ def t5_bucket(relative: Tensor, *, num_buckets=32, max_distance=128) -> Tensor:
     >>> t5_bucket(torch.tensor([1, 0, -1, -15, -16, -18, -19, -112, -113])).tolist()
     [0, 0, 1, 15, 16, 16, 17, 30, 31]
     """
-    return _bucket(relative, t5_first_distances(num_buckets, max_distance))
+    checks.check_whole("relative", relative)
+    return _bucket(relative.long(), t5_first_distances(num_buckets, max_distance))
 
 
 def _bucket(relative: Tensor, first: list[int]) -> Tensor:

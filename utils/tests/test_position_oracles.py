@@ -2,11 +2,13 @@
 against what must hold for every size."""
 
 import math
-import random
 from fractions import Fraction
+from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.testing import assert_close
 from transformers import LlamaConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -19,26 +21,35 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from utils.attention import MultiHeadAttention, causal_mask, split_heads
 from utils.positions import (
     ALiBi,
+    Learned,
     NoPE,
     Rotary,
     Sinusoidal,
     T5Bias,
-    alibi_slopes,
+    frequencies,
+    sinusoidal,
     t5_bucket,
+)
+from utils.tests.draws import (
+    BATCHES,
+    DOUBLE,
+    FLOATING,
+    NO_NUMBERS,
+    SIZES,
+    WHOLE,
+    Drawing,
+    largest,
+    number_errors,
+    precision,
+    size_errors,
+    tried,
+    unless,
 )
 from utils.tests.helpers import normal
 
-DOUBLE = torch.float64
-every_seed = pytest.mark.parametrize("seed", range(6))
-both_layouts = pytest.mark.parametrize("layout", ["half", "interleaved"])
+TINY = math.ulp(0)
 
 T5_SIZES = [(32, 128), (16, 64), (16, 16), (8, 32), (32, 256), (64, 512)]
-
-
-def sizes(seed):
-    """Return (length, an even dim, offset), drawn by chance."""
-    chance = random.Random(seed)
-    return chance.randint(2, 40), 2 * chance.randint(1, 24), chance.randint(0, 300)
 
 
 # --- transformers ---
@@ -120,31 +131,79 @@ def turn(position, dim, layout="half", base=10000.0):
     return matrix
 
 
-@pytest.mark.parametrize("base", [10000.0, 500.0])
-@both_layouts
-@every_seed
-def test_rotary_equals_rotation_matrices(seed, layout, base):
-    length, dim, offset = sizes(seed)
-    query = normal(1, 2, length, dim, seed=seed, dtype=DOUBLE)
-    key = normal(1, 1, length, dim, seed=seed + 99, dtype=DOUBLE)
-    ours = Rotary(dim, layout=layout, base=base).rotate(query, key, offset)
-    for x, turned in zip((query, key), ours, strict=True):
-        for t in range(length):
-            expected = x[:, :, t] @ turn(offset + t, dim, layout, base).T
-            assert_close(turned[:, :, t], expected, atol=1e-10, rtol=0)
+def base_or_scale(draw, *good):
+    """Return a finite number above 0; sometimes another one."""
+    return draw.mostly(draw.one_of(*good), 0, -1.0, math.nan, math.inf, "1", True)
 
 
-@every_seed
-def test_sinusoidal_by_the_formula_of_the_paper(seed):
-    length, even, offset = sizes(seed)
-    for dim in (even, even + 1):
-        x = torch.zeros(1, length, dim, dtype=DOUBLE)
-        table = Sinusoidal(dim).embed(x, offset)[0]
-        for t in range(length):
-            for j in range(dim):
-                angle = (offset + t) / 10000 ** (2 * (j // 2) / dim)
-                wave = math.cos(angle) if j % 2 else math.sin(angle)
-                assert abs(table[t, j].item() - wave) < 1e-10
+@given(st.data())
+def test_rotary_equals_rotation_matrices(data):
+    draw = Drawing(data, one_in=6)
+    dim = draw.mostly(2 * draw(st.integers(1, 3)), 0, 3, 2.0)
+    layout = draw.mostly(draw.one_of("half", "interleaved"), "neox", None)
+    base, scale = base_or_scale(draw, 10000.0, 500), base_or_scale(draw, 1, 0.25, 2)
+    errors = size_errors(dim, 2) | unless(dim % 2 == 0, ValueError)
+    errors |= number_errors(base, TINY) | number_errors(scale, TINY)
+    errors |= unless(layout in ("half", "interleaved"), ValueError)
+    scheme = tried(errors, Rotary, dim, base=base, layout=layout, scale=scale)
+    if errors:
+        return
+    queries, keys, offset = draw(SIZES), draw(SIZES), draw(st.integers(0, 300))
+    dtype = draw.mostly(draw.one_of(*FLOATING), *WHOLE, *NO_NUMBERS)
+    shapes = [[*draw(st.lists(BATCHES, max_size=2)), n, dim] for n in (queries, keys)]
+    shapes[1][-1] += draw.mostly(0, 2)
+    xs = [draw.tensor(shape, dtype) for shape in shapes]
+    errors = unless(dtype in FLOATING, TypeError) | unless(
+        shapes[1][-1] == dim, ValueError
+    )
+    found = tried(errors, scheme.rotate, *xs, offset)
+    for x, ours, first in zip(xs, found or (), (offset + keys - queries, offset)):
+        places = [t * scale for t in range(first, first + x.shape[-2])]
+        turns = torch.zeros(len(places), dim, dim, dtype=DOUBLE)
+        for t, place in enumerate(places):
+            turns[t] = turn(place, dim, layout, base)
+        wanted = (turns @ x.double()[..., None])[..., 0]
+        once, eps = precision(dtype)  # an angle is rounded at its own size
+        atol = 8 * eps * (10 + scale * (offset + 6)) * largest(x)
+        assert ours.dtype == dtype
+        assert_close(ours.double(), wanted, atol=atol, rtol=once)
+
+
+@given(st.data())
+def test_what_is_added_to_the_embeddings(data):
+    draw = Drawing(data, one_in=6)
+    dim, base = (
+        draw.mostly(draw(st.integers(1, 7)), 0, 2.5),
+        base_or_scale(draw, 1e4, 500),
+    )
+    errors = size_errors(dim, 1) | number_errors(base, TINY)
+    scheme = tried(errors, Sinusoidal, dim, base)
+    length = draw.mostly(draw(SIZES), -1, 2.5, True)
+    tried(errors, frequencies, dim, base=base)
+    tried(errors | size_errors(length), sinusoidal, length, dim, base=base)
+    if errors or size_errors(length):
+        return
+    most, offset = draw(st.integers(1, 12)), draw.mostly(draw(SIZES), -1, 1.5, True)
+    scheme = draw.one_of(scheme, Learned(most, dim))
+    shape = [draw(BATCHES), length, dim]
+    given = draw.mostly(shape, shape[1:], [2, length, dim + 1])
+    x = draw.tensor(given, draw.mostly(draw.one_of(*FLOATING), *WHOLE, *NO_NUMBERS))
+    errors = size_errors(offset) | unless(x.dtype in FLOATING, TypeError)
+    errors |= unless(given == shape, ValueError)
+    if isinstance(scheme, Learned):
+        errors |= unless(offset + length <= most, ValueError)
+    found = tried(errors, scheme.embed, x, offset)
+    if errors:
+        return
+    wanted = x.to(DOUBLE, copy=True, memory_format=torch.contiguous_format)
+    for t, j in product(range(length), range(dim)):
+        angle = (offset + t) / base ** (2 * (j // 2) / dim)
+        wave = math.cos(angle) if j % 2 else math.sin(angle)
+        learned = isinstance(scheme, Learned)
+        wanted[:, t, j] += scheme.table[offset + t, j].item() if learned else wave
+    once, eps = precision(x.dtype)  # what is added is rounded, and the sum
+    assert found.dtype == x.dtype
+    assert_close(found.double(), wanted, atol=2 * once + 100 * eps, rtol=once)
 
 
 def bucket_of(distance, exact, wide, max_distance):
@@ -153,20 +212,6 @@ def bucket_of(distance, exact, wide, max_distance):
         return distance
     grown, full = Fraction(distance, exact), Fraction(max_distance, exact)
     return exact + max(k for k in range(wide) if grown**wide >= full**k)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_t5_buckets_by_whole_fractions(seed):
-    chance = random.Random(seed)
-    num_buckets = chance.randint(2, 24)
-    exact = num_buckets // 2
-    max_distance = chance.randint(exact + 1, 90)
-    sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
-    for relative in range(-max_distance - 3, 4):
-        distance = max(-relative, 0)
-        expected = bucket_of(distance, exact, num_buckets - exact, max_distance)
-        found = t5_bucket(torch.tensor(relative), **sizes)
-        assert found.item() == expected, (relative, sizes)
 
 
 def slopes_by(formula, n):
@@ -178,15 +223,45 @@ def slopes_by(formula, n):
     return slopes_by(formula, power) + half[: n - power]
 
 
-@pytest.mark.parametrize("formula", ["official", "paper"])
-@pytest.mark.parametrize("num_heads", [*range(1, 14), 31, 32, 33])
-def test_alibi_by_its_formula(num_heads, formula):
-    slopes, (queries, keys) = slopes_by(formula, num_heads), (4, 6)
-    assert_close(alibi_slopes(num_heads, formula), torch.tensor(slopes))
-    bias = ALiBi(num_heads, formula=formula).bias(queries, keys)[0]
-    for i in range(queries):
-        back = [max(i + keys - queries - j, 0) for j in range(keys)]
-        assert_close(bias[:, i], -torch.tensor(slopes)[:, None] * torch.tensor(back))
+@given(st.data())
+def test_biases(data):
+    draw = Drawing(data, one_in=6)
+    heads = draw.mostly(draw(st.integers(1, 40)), 0, -1, 2.0, True)
+    formula = draw.mostly(draw.one_of("official", "paper"), "code", None)
+    errors = size_errors(heads, 1) | unless(
+        formula in ("official", "paper"), ValueError
+    )
+    alibi = tried(errors, ALiBi, heads, formula=formula)
+    slopes = None if errors else -torch.tensor(slopes_by(formula, heads))
+    buckets = draw.mostly(draw(st.integers(2, 24)), 1, 0, 4.0, True)
+    most = draw.mostly(draw(st.integers(1, 90)), 0, 90.0)
+    errors = size_errors(buckets, 2) | size_errors(most)
+    errors |= unless(most > buckets // 2, ValueError)
+    options = {"num_buckets": buckets, "max_distance": most}
+    t5 = tried(errors, T5Bias, draw(st.integers(1, 4)), **options)
+    sizes = buckets // 2, buckets - buckets // 2, most
+
+    dtype = draw.mostly(draw.one_of(*WHOLE), *FLOATING, *NO_NUMBERS)
+    relative = draw(st.lists(st.integers(0 if dtype == torch.uint8 else -128, 127)))
+    x = torch.tensor(relative, dtype=torch.int64).to(dtype)
+    errors |= unless(dtype in WHOLE, TypeError)
+    found = tried(errors, t5_bucket, x, **options)
+    if not errors:
+        assert found.tolist() == [bucket_of(max(-r, 0), *sizes) for r in relative]
+
+    queries, keys = (draw.mostly(draw(SIZES), -1, 2.5) for _ in range(2))
+    errors = size_errors(queries) | size_errors(keys)
+    for scheme in filter(None, (alibi, t5)):
+        found = tried(errors, scheme.bias, queries, keys)
+        if errors:
+            continue
+        assert found.shape == (1, scheme.num_heads, queries, keys)
+        for i, j in product(range(queries), range(keys)):
+            back = max(i + keys - queries - j, 0)
+            wanted = (
+                slopes * back if scheme is alibi else t5.table[bucket_of(back, *sizes)]
+            )
+            assert_close(found[0, :, i, j], wanted, atol=0, rtol=1e-6)
 
 
 def by_hand(layer, x, score_of):

@@ -3,9 +3,17 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from utils.tests.draws import (
+    FLAGS,
+    Drawing,
+    tried,
+    unless,
+)
 from utils.tests.helpers import tree_of
-from utils.treebank import parse_conllu, read_conllu
+from utils.treebank import RELATIONS, UPOS, Sentence, parse_conllu, read_conllu
 
 GOOD = """\
 # sent_id = a
@@ -163,3 +171,113 @@ def test_every_cycle_is_found():
             with pytest.raises(ValueError, match="cycle"):
                 tree_of("x " * n, heads, relations)
     assert 50 < refused < 250
+
+
+# --- drawn sentences ---
+
+# no tab and no line end; what else a word may hold is up to Unicode
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r")
+FORMS = st.text(LETTERS, min_size=1, max_size=4).filter(lambda x: x == x.strip(" "))
+KINDS = [kind for kind in RELATIONS if kind != "root"]
+ROW = "{}\t{}\t_\t{}\t_\t_\t{}\t{}\t_\t{}".format
+WRONG_ROWS = [
+    lambda row: row[: row.rindex("\t")],  # a column lost
+    lambda row: row + "\t_",
+    lambda row: row.replace("\t_\t", "\t\t", 1),
+    lambda row: row.replace("\t", " "),
+    lambda row: row.replace("\t", "0\t", 1),  # another id
+    lambda row: row + "\n# late = a comment",
+]
+
+
+def is_tree(parents):
+    """Return whether every word leads to the one root."""
+    if parents.count(0) != 1 or not set(parents) <= {*range(len(parents) + 1)}:
+        return False
+    places = range(1, len(parents) + 1)
+    for _ in parents:  # one step up
+        places = [place and parents[place - 1] for place in places]
+    return not any(places)
+
+
+def drawn_sentence(draw, line):
+    """Return (its lines, the sentence that they hold, or None if they are wrong).
+
+    line: the number of its first line.
+    """
+    count = draw(st.integers(1, 6))
+    order, parents = draw(st.permutations(range(1, count + 1))), [0] * count
+    for i, word in enumerate(order[1:], 1):  # the first is the root
+        parents[word - 1] = order[draw(st.integers(0, i - 1))]
+    other = draw.mostly(None, *range(count))
+    if other is not None:
+        parents[other] = draw(st.integers(0, count + 1))
+    relations = [
+        draw(st.sampled_from(KINDS)) if parent else "root" for parent in parents
+    ]
+    subtype = draw.one_of("", ":pass") if parents[0] else ""
+    relations[0] += draw.mostly(subtype, ":", ":PASS", "s")
+    relations[-1] = draw.mostly(relations[-1], "root", "dep")
+    upos = [draw(st.sampled_from(UPOS)) for _ in parents]
+    upos[-1] = draw.mostly(upos[-1], "NN", "_")
+    names = [name.removesuffix(":pass") for name in relations]
+    fine = is_tree(parents) and set(names) <= set(RELATIONS) and upos[-1] in UPOS
+    fine = fine and all((p == 0) == (n == "root") for p, n in zip(parents, names))
+
+    rows = draw.one_of([], [ROW("0.1", "x", "X", "_", "_", "_")])
+    words, spelled, multiword, empty = [], "", 0, len(rows)
+    while len(words) < count:
+        size = min(draw.one_of(1, 1, 1, 2, 3), count - len(words))
+        form, place = draw(FORMS), len(words) + 1
+        misc = draw.one_of(
+            "_", "SpaceAfter=No", "Gloss=a|SpaceAfter=No", "SpaceAfter=N"
+        )
+        spelled += form + ("" if "SpaceAfter=No" in misc.split("|") else " ")
+        if size > 1:
+            multiword += 1
+            rows.append(ROW(f"{place}-{place + size - 1}", form, "_", "_", "_", misc))
+        for i in range(place - 1, place + size - 1):
+            words.append(form if size == 1 else draw(FORMS))
+            rows.append(ROW(i + 1, words[i], upos[i], parents[i], relations[i], misc))
+            for number in range(draw.one_of(0, 0, 0, 1, 2)):
+                empty += 1
+                rows.append(ROW(f"{i + 1}.{number + 1}", "x", "X", "_", "_", "_"))
+    name = draw.one_of(None, "a-1", "ä = b")
+    text = draw.mostly(draw.one_of(spelled.rstrip(" "), None), spelled + "?")
+    comments = ["# newpar", f"# text = {text}"] if text is not None else []
+    comments += [f"# sent_id = {name}"] if name else []
+    wrong = draw.mostly(None, *WRONG_ROWS)
+    if wrong is not None:
+        row = draw(st.integers(0, len(rows) - 1))
+        rows[row] = wrong(rows[row])
+    if not fine or wrong is not None or text == spelled + "?":
+        return comments + rows, None
+    return comments + rows, Sentence(
+        id=name or f"line {line + len(comments)}",
+        text=spelled.rstrip(" "),
+        words=tuple(words),
+        upos=tuple(upos),
+        heads=tuple(parents),
+        relations=tuple(relations),
+        multiword_tokens=multiword,
+        empty_nodes=empty,
+    )
+
+
+@given(data=st.data())
+def test_conllu(tmp_path_factory, data):
+    draw = Drawing(data)
+    lines, wanted = [""] * draw(st.integers(0, 2)), []
+    for _ in range(draw(st.integers(0, 3))):
+        rows, sentence = drawn_sentence(draw, len(lines) + 1)
+        lines += [*rows, "", *[""] * draw.one_of(0, 1)]
+        wanted.append(sentence)
+    end = draw.one_of("\n", "\r\n")
+    text = end.join([*lines, ""])
+    ends = draw.mostly(True, False)
+    text = text if ends else text.rstrip("\r\n")
+    errors = unless(wanted and None not in wanted and ends, ValueError)
+    path = tmp_path_factory.getbasetemp() / "drawn.conllu"
+    path.write_bytes((draw(FLAGS) * "\ufeff" + text).encode())
+    for found in tried(errors, parse_conllu, text), tried(errors, read_conllu, path):
+        assert errors or found == wanted
