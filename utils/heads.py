@@ -196,7 +196,12 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
 
 
 def visible_keys(mask, shape: tuple[int, ...], device=None) -> Tensor:
-    """Return a boolean mask in a full shape, True = visible; None = all are."""
+    """Return a boolean mask in a full shape, True = visible; None = all are.
+
+    >>> visible_keys(torch.tensor([[True, False]]), (2, 2))
+    tensor([[ True, False],
+            [ True, False]])
+    """
     if mask is None:
         mask = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
     check_mask("mask", mask, shape, mask.device if device is None else device)
@@ -257,7 +262,6 @@ def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
 
 def _earlier_copies(ids, weights: Tensor) -> Tensor:
     """Return where the key is an earlier copy of the query's token."""
-    check_layout("ids", ids, "(batch, length)", 2)
     check_whole("ids", ids)
     expected = (weights.shape[0], weights.shape[-1])
     if ids.shape != expected:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from types import FrameType
 
 from utils.exercises import kept
@@ -98,8 +99,8 @@ def progress() -> None:
         number = names[0].split(".")[0]
         print(" ".join([f"Lesson {number}".ljust(9), *cells]).rstrip())
     left = [e for e in EXERCISES.values() if status[e.name] != SOLVED]
-    after = f" Next: {left[0].name} {left[0].title}." if left else ""
-    print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved.{after}")
+    print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved.", end="")
+    print(*(f" Next: {e.name} {e.title}{_place(e.name)}." for e in left[:1]))
     if WAITING in status.values():
         print(
             f"{WAITING}: kept, but not by `check` on this computer, or edited since; "
@@ -108,6 +109,16 @@ def progress() -> None:
     if problems:
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         print(f"What is kept cannot be read: {problems[0]}{more}.")
+
+
+def _place(name: str) -> str:
+    """Return in which notebook of the course an exercise stands, in words, or ""."""
+    notebooks = Path(__file__).parents[2] / "notebooks"
+    for lessons in (notebooks, notebooks / "deeper"):
+        for path in lessons.glob(f"{name.split('.')[0]:0>2}_*.ipynb"):
+            if f"### Exercise {name} " in path.read_text(encoding="utf-8"):
+                return f", in {path.relative_to(notebooks.parent).as_posix()}"
+    return ""
 
 
 def forget(name: str | None = None) -> None:

@@ -190,6 +190,7 @@ BROKEN = {
     "NaN": (ValueError, "NaN", {"weights": FINE * math.nan}),
     "dropout": (ValueError, r"model\.eval\(\)", {"weights": 1.4 * FINE}),
     "nearly 1": (ValueError, "sum to", {"weights": 1.001 * FINE}),
+    "nearly 1, half": (ValueError, "sum to", {"weights": (1.1 * FINE).half()}),
     "no mask": (ValueError, "mask=", {"weights": random_weights(MASKS["odd"])}),
     "columns": (ValueError, "swapped", {"weights": FINE.mT}),
     "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),

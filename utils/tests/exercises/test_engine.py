@@ -7,7 +7,9 @@ import re
 import pytest
 import torch
 
+from utils.exercises.compare import alike
 from utils.exercises.engine import Verdict, grade, is_untouched, randn
+from utils.exercises.running import Run
 from utils.tests.helpers import made_up
 
 
@@ -180,6 +182,13 @@ def test_an_address_in_an_error_is_no_difference():
 
     exercise = made_up(lambda x: 1, {"x": 1}, wrong={"asks": asks})
     assert grade(exercise, asks).mistake == "asks"
+
+
+@pytest.mark.parametrize("field", ["error", "backward_error"])
+def test_runs_are_alike_if_their_errors_are_equal_word_for_word(field):
+    one, same, other = (Run(**{field: ValueError(x)}) for x in ("one", "one", "other"))
+    assert alike(one, same) and not alike(one, other)
+    assert not alike(one, Run()) and not alike(Run(), one)
 
 
 def test_gradients_of_every_part_are_compared():

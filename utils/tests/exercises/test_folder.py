@@ -99,7 +99,9 @@ def test_progress_shows_the_whole_course(notebook, monkeypatch, capsys):
     titles = {name: e.title for name, e in EXERCISES.items()}
     first = exercises.LESSONS[0].EXERCISES
     assert len(said) == len(exercises.LESSONS) + 1 and said[0].count("–") == len(first)
-    assert said[-1] == f"0 of {len(EXERCISES)} solved. Next: 1.1 {titles['1.1']}."
+    place = "in notebooks/01_scaled_dot_product_attention.ipynb."
+    next_one = f"Next: 1.1 {titles['1.1']}, {place}"
+    assert said[-1] == f"0 of {len(EXERCISES)} solved. {next_one}"
     monkeypatch.setattr(exercises, "draw", lambda *_: None)
     notebook.run(SOFTMAX).run("check('1.2', lambda q, k, v: v)")
     notebook.run("check('1.3', lambda q, k, v, m: ...)")
@@ -107,7 +109,11 @@ def test_progress_shows_the_whole_course(notebook, monkeypatch, capsys):
     progress()
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("Lesson 1  1.1 solved   1.2 not yet  1.3 –        1.")
-    assert said[-1] == f"1 of {len(EXERCISES)} solved. Next: 1.2 {titles['1.2']}."
+    next_one = f"Next: 1.2 {titles['1.2']}, {place}"
+    assert said[-1] == f"1 of {len(EXERCISES)} solved. {next_one}"
+    deeper = [name for name in EXERCISES if "/deeper/" in exercises._place(name)]
+    assert deeper[:2] == ["1.4", "1.5"] and all(map(exercises._place, EXERCISES))
+    assert exercises._place("1.9") == ""  # as where the notebooks are not there
     exercises._verdicts.clear()  # another day, another kernel
     progress()
     assert "1.1 solved   1.2 –" in capsys.readouterr().out
