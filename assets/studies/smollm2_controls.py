@@ -7,7 +7,8 @@ On the 24 sentences of `smollm2.py`: the most needed heads replaced by a mean in
 zeros; the weight of 17.4 without 16.0 at one position; which terms of the logit
 difference change without 23.0. On texts: what is lost without the induction heads and
 without the heads that write most, each beside random heads of the same layers. With a
-gap in the positions: copied tokens and the loss on a text, for further texts.
+gap in the positions: copied tokens and the loss on a text, for further texts. With
+interpolation in layer 16 alone, or in all others: copied tokens.
 """
 
 import random
@@ -43,7 +44,10 @@ TOPICS = 8  # texts of Python's help(), of so many tokens each:
 LENGTH = 160
 RANDOM_SETS = 16
 DRAWS = range(1, 6)
-GAPS = [(gap, 100_000) for gap in (0, 1024, 7168, 8192)] + [(0, 500_000)]
+SCHEMES = {"as trained": {}, "interpolation": {"scale": 0.5}}
+SCHEMES["larger base"] = {"base": 500_000}
+GAPS = [("as trained", gap) for gap in (0, 1024, 4096, 7168, 8192)]
+GAPS += [("interpolation", 0), ("larger base", 0), ("larger base", 16384)]
 MARGIN = 0.02
 
 
@@ -100,10 +104,12 @@ def mean_ablation(names: Names, head: str) -> dict:
 
 
 def without_16_0(names: Names) -> dict:
-    """Return the weight of 17.4 from the giver on "went", with 16.0 and without it.
+    """Return what 16.0 at "went" does to 17.4, and to the logit difference.
 
     In the sentences in which the second person gives: "went" follows its first mention.
+    whole, less: the weight of 17.4 from the giver on "went", with 16.0 and without it.
     others: the same weight without each other head of layer 16, at the same position.
+    change, everywhere: of the difference, without 16.0 at "went" or at all positions.
     """
     ids = names.ids[::2]  # "When Mary and John went ..., John gave a drink to"
 
@@ -117,7 +123,15 @@ def without_16_0(names: Names) -> dict:
             without.append(weight())
     less, *others = without
     row = {"control": "16.0 at went", "whole": whole, "less": less}
-    return row | {"others": [min(others), max(others)]}
+    row["others"] = [min(others), max(others)]
+    for kind, at in ("change", WENT), ("everywhere", slice(None)):
+        x = names.states[16]
+        with replaced(names, "16.0", 0.0, at=at):
+            for block in names.model.blocks[16:]:
+                x = block(x, names.mask)
+        change = (names.difference(x) - names.whole)[::2].mean()
+        row[kind] = round(change.item(), 3)
+    return row
 
 
 def terms(names: Names) -> dict[str, float]:
@@ -274,12 +288,12 @@ class Gap(Rotary):
 
 
 @contextmanager
-def positions(model, gap: int, base: float = 100_000, scale: float = 1.0):
-    """The model with other positions, for a `with` block."""
+def positions(model, gap: int, layers=range(30), **options):
+    """The model with other positions in some layers, for a `with` block."""
     old = model.position
-    new = Gap(64, layout="interleaved", base=base, scale=scale)
+    new = Gap(64, layout="interleaved", **{"base": 100_000} | options)
     new.gap = gap
-    modules = [model, *(block.attention for block in model.blocks)]
+    modules = [model.blocks[layer].attention for layer in layers]
     for module in modules:
         module.position = new
     yield
@@ -287,15 +301,18 @@ def positions(model, gap: int, base: float = 100_000, scale: float = 1.0):
         module.position = old
 
 
-def far(model, gap: int, base: int) -> dict:
+def far(model, scheme: str, gap: int) -> dict:
     """Return the copied tokens of five draws, with a gap between the two copies."""
-    with positions(model, gap, base):
+    with positions(model, gap, **SCHEMES[scheme]):
         shares = [round(copied(model, twice(seed)), 3) for seed in DRAWS]
-    return {"control": "gap", "gap": gap, "base": base, "copied": shares}
+    return {"control": "gap", "scheme": scheme, "gap": gap, "copied": shares}
 
 
-SCHEMES = {"as trained": {}, "interpolation": {"scale": 0.5}}
-SCHEMES["larger base"] = {"base": 500_000}
+def interpolated(model, layers: list[int]) -> dict:
+    """Return the copied tokens of five draws, with interpolation in some layers."""
+    with positions(model, 0, layers, **SCHEMES["interpolation"]):
+        shares = [round(copied(model, twice(seed)), 3) for seed in DRAWS]
+    return {"control": "interpolated", "layers": layers, "copied": shares}
 
 
 def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> dict:
@@ -325,6 +342,8 @@ def study() -> dict:
     chosen = sets(model, twice(1))
     rows += [left_out(model, encoded, *each) for each in chosen.items()]
     rows += [far(model, *each) for each in GAPS]
+    others = [layer for layer in range(30) if layer != 16]
+    rows += [interpolated(model, layers) for layers in ([16], others)]
     rows += [
         after_text(model, encoded[1:], encoded[0], scheme, gap)
         for scheme in SCHEMES
@@ -351,7 +370,9 @@ def again(stored: dict) -> list[tuple[dict, dict]]:
             found = left_out(model, [story, *texts], row["set"], row["heads"])
             pairs.append((fewer(row, 3), found))
         elif row.get("gap") == 7168:
-            pairs.append((row, far(model, row["gap"], row["base"])))
+            pairs.append((row, far(model, row["scheme"], row["gap"])))
+        elif row.get("layers") == [16]:
+            pairs.append((row, interpolated(model, row["layers"])))
         elif row.get("scheme") == "interpolation" and row["gap"] == 16384:
             found = after_text(model, texts, story, row["scheme"], row["gap"])
             pairs.append((fewer(row, 2), found))
