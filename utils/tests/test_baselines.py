@@ -316,6 +316,9 @@ def test_sign_flip_equals_all_signs_and_flips_groups():
     signs = torch.tensor(list(itertools.product((-1, 1), repeat=6))).double()
     exact = ((signs @ values.double()).abs() >= 4).double().mean().item()
     assert abs(sign_flip(values, torch.arange(6), 6) - exact) < 0.015
+    assert sign_flip(values / 8, torch.arange(6), 6) == sign_flip(
+        values, torch.arange(6), 6, seed=0, draws=10_000
+    )
     one = torch.zeros(6, dtype=torch.long)  # all rows in one of three groups
     assert sign_flip(values, one, 3) == 1.0
     assert sign_flip(values * 0, one, 3) == 1.0
@@ -327,6 +330,10 @@ def test_sign_flip_equals_all_signs_and_flips_groups():
 def test_bootstrap_draws_groups():
     g = torch.Generator().manual_seed(0)
     group = torch.arange(40).repeat_interleave(5)
+    values = torch.arange(200.0)[:, None]
+    told = bootstrap(values, group, 40, seed=0, draws=1000)
+    assert torch.equal(bootstrap(values, group, 40), told)
+    assert compare(values[:, 0], {}) == compare(values[:, 0], {}, "", seed=0)
     same = (torch.rand(40, 1, generator=g) < 0.5).float().repeat_interleave(5, dim=0)
     mixed = (torch.rand(200, 1, generator=g) < 0.5).float()
     low, high = bootstrap(torch.cat([same, mixed], dim=1), group, 40)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask, padding_mask
 from utils.baselines import untrained_copy
-from utils.models import Block, CausalLM
+from utils.models import Block, CausalLM, GatedMLP
 from utils.positions import Rotary
 from utils.recording import record_attention
 from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
@@ -115,8 +115,10 @@ def test_every_option_of_the_model_reaches_its_blocks():
         assert block.attention.num_kv_heads == 2 and block.attention.dropout == 0.25
         assert block.attention.position is given["position"]
     assert model.dropout.p == 0.25 and model.head.bias is None
-    tied = [CausalLM(V, E, H, 1, tied=tied) for tied in (True, False)]
-    assert [m.head.weight is m.embedding.weight for m in tied] == [True, False]
+    tied = [
+        CausalLM(V, E, H, 1, **how) for how in ({"tied": True}, {"tied": False}, {})
+    ]
+    assert [m.head.weight is m.embedding.weight for m in tied] == [True, False, False]
     plain = CausalLM(V, E, H, 1)
     assert repr([plain.blocks[0], plain.norm]) == repr([Block(E, H), nn.LayerNorm(E)])
     norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
@@ -239,12 +241,18 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
     assert not torch.equal(one, other) and torch.equal(one[:, :L], ids)
 
 
+def test_a_gated_mlp_drops_nothing_unless_told():
+    mlp, x = GatedMLP(E, 12), normal(2, E)
+    assert torch.equal(mlp(x), copy.deepcopy(mlp).eval()(x)) and mlp(x).std() > 0.01
+
+
 @pytest.mark.parametrize(
     "error, says, call",
     [
         (ValueError, "norm is 'first'; give one of 'pre', 'post', N",
          lambda: Block(E, H, norm="first")),
         (ValueError, "vocab_size is 0", lambda: CausalLM(0, E, H, 1)),
+        (ValueError, "num_layers is -1", lambda: CausalLM(V, E, H, -1)),
         (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
         (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
         (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
@@ -254,6 +262,7 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
         (ValueError, r"ids has shape \(7,\); give \(batch", lambda: lm()(text()[0])),
         (TypeError, "ids are torch.float32", lambda: lm()(text().float())),
         (ValueError, "vocab_size is 11; .* between 0 and 10", lambda: lm()(text() + V)),
+        (ValueError, "from 11 to 11", lambda: lm()(text() * 0 + V)),
         (ValueError, "from -1 to", lambda: lm()(text() * 0 - 1)),
         (ValueError, "temperature is -1",
          lambda: lm().generate(text(), 1, temperature=-1.0)),

@@ -279,6 +279,7 @@ WRONG_VALUES = [
     ("embed_dim=8", lambda: Sinusoidal(8).embed(X)),
     (r"x .* \(5, 16\); give \(batch, length, e", lambda: Sinusoidal(E).embed(X[0])),
     ("embed_dim is 0", lambda: Sinusoidal(0)),
+    ("embed_dim is 0", lambda: Learned(5, 0)),
     ("num_heads is 0", lambda: ALiBi(0)),
     ("formula is 'code'; give one of 'official', 'p", lambda: ALiBi(4, formula="code")),
     ("num_buckets is 1", lambda: T5Bias(4, num_buckets=1)),

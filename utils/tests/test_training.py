@@ -292,6 +292,8 @@ def test_the_defaults_evaluate_after_every_100_steps():
     alone = train(nn.Linear(1, 1), pairs, 102, **how)
     _, (one,) = train_many(lambda: nn.Linear(1, 1, bias=False), pairs, 102, [0], **how)
     assert alone.evaluations == one.evaluations == [(0, 1), (100, 1), (102, 1)]
+    each = train(nn.Linear(1, 1), pairs, 2, every=1, warmup=1, **how)
+    assert each.evaluations == [(0, 1), (1, 1), (2, 1)]
 
 
 def interrupted_after(calls, function):

@@ -1,16 +1,18 @@
 """The engine on exercises made up here: arguments, outputs and what is said of them."""
 
 import functools
+import itertools
 import math
 import re
 
 import pytest
 import torch
 
+from utils.exercises import running
 from utils.exercises.compare import alike
-from utils.exercises.engine import Verdict, grade, is_untouched, randn
+from utils.exercises.engine import UNTOUCHED, Verdict, grade, is_untouched, randn
 from utils.exercises.running import Run
-from utils.tests.helpers import made_up
+from utils.tests.helpers import made_up, written
 
 
 def said_of(reference, answer, *trials) -> str:
@@ -124,6 +126,10 @@ def test_outputs_are_compared_by_value(expected, answer):
         (True, False, "Your function returned False; expected True."),
         (3, True, "Your function returned True; expected 3."),
         (3, 3.0, "Your function returned 3.0; expected 3."),
+        (1, True, "Your function returned True; expected 1."),
+        (1.0, True, "Your function returned True; expected 1.0."),
+        (1, "y" * 58, f"Your function returned '{'y' * 58}'; expected 1."),
+        (1, "y" * 59, f"Your function returned '{'y' * 56}...; expected 1."),
         (3, 4, "Your function returned 4; expected 3."),
         (0.1, 0.101, "Your function returned 0.101; expected 0.1."),
         (0.1, math.nan, "Your function returned nan; expected 0.1."),
@@ -132,6 +138,8 @@ def test_outputs_are_compared_by_value(expected, answer):
         ("a", None, "returned None; expected 'a'. Is a `return` missing?"),
         (None, 0, "Your function returned 0; expected None."),
         (2.0, torch.ones(3), "returned a tensor of shape (3,); expected 2.0."),
+        ("a", torch.ones(1), "returned a tensor of shape (1,); expected 'a'."),
+        (torch.ones(2), torch.ones(2, device="meta"), "Your output is on meta; the in"),
         ((1, 2), 1, "Your function returned int; expected a tuple."),
         ((1, 2), None, "returned NoneType; expected a tuple. Is a `return` missing?"),
         ((1, 2), (1, 2, 3), "Your function returned 3 parts; expected 2."),
@@ -170,6 +178,50 @@ def test_an_error_outside_of_the_answer_has_no_line():
     message = grade(made_up(lambda x: 1, {"x": 1}), len).message
     assert "TypeError: object of type 'int' has no len()" in message
     assert "In " not in message
+
+
+def test_a_mistake_says_why_once_and_may_have_several_forms():
+    exercise = made_up(lambda x: x, {"x": 1})
+    with pytest.raises(ValueError, match="0.0 'doubled': say why it is wrong"):
+        exercise.wrong("doubled")
+    assert exercise.wrong("doubled", "Once is enough.")(double) is double
+    exercise.wrong("doubled", double_wrong)
+    forms = [("doubled", "Once is enough.", f) for f in (double, double_wrong)]
+    assert list(exercise.forms()) == forms and exercise.names() == ["doubled"]
+
+
+def test_what_is_told_of_an_untouched_answer_and_of_an_error_on_some_inputs():
+    exercise = made_up(lambda x: 1 / x if x else 0, {"x": 1}, {"x": 0})
+    verdict = grade(exercise, lambda x: ...)
+    assert verdict == Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
+    message = grade(exercise, written("return 1 / x")).message
+    assert "\n  In line 2: return 1 / x" in message
+    assert message.endswith("\n  Right on 2 of 4 inputs.")
+    message = grade(exercise, lambda x: 1 / x if x else 5).message
+    assert message.endswith("Tried with x 0. Right on 2 of 4 inputs.")
+
+
+def test_an_answer_that_alternates_is_found_out():
+    calls = itertools.count()
+    exercise = made_up(double, {"x": torch.ones(2)}, {"x": torch.zeros(2) + 3})
+    said = grade(exercise, lambda x: 2 * x if next(calls) % 2 else 5 * x).message
+    assert "Called again with the same inputs, your function does something" in said
+
+
+def test_after_an_answer_without_end_nothing_else_is_tried(monkeypatch):
+    monkeypatch.setattr(running, "LIMIT", 0.2)
+    calls = []
+
+    def ends_once(x):
+        calls.append(x)
+        while len(calls) > 1:
+            pass
+        return x
+
+    trials = {"x": 1}, {"x": 2}, {"x": 3}
+    message = grade(made_up(lambda x: x, *trials), ends_once).message
+    assert "had not finished after 0.2 seconds" in message and calls == [1, 2]
+    assert "Right on" not in message
 
 
 def test_an_address_in_an_error_is_no_difference():
