@@ -57,7 +57,7 @@ class Run:
 
 
 def run(
-    function: Callable, trial: dict, gradients: bool | str = True, seed: int = 0
+    function: Callable, trial: dict, gradients: bool | str, seed: int
 ) -> Run:
     """Call the function on copies of the trial's arguments; record what it did.
 

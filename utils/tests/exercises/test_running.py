@@ -35,6 +35,7 @@ def verdict(reference, answer, *trials, gradients=True):
         "x.data *= 1.001; return x * 2 / 1.001",
         "x.detach().numpy()[0] = 0; return x * 2",
         "return x.mul_(2).div_(2) * 2",
+        "x.data = x.data[:1]; return x * 2",
     ],
 )
 def test_an_edit_is_seen_however_it_is_made(body):
@@ -66,9 +67,10 @@ def test_an_input_that_holds_nan_is_not_edited_by_looking_at_it():
 def test_an_input_arrives_as_it_lies_in_memory(x):
     strides = []
 
-    def answer(x):
-        strides.append(x.stride())
-        return x**2
+    def answer(y):
+        assert y.shape == x.shape
+        strides.append(y.stride())
+        return y**2
 
     assert verdict(lambda x: x * x, answer, {"x": x}).solved
     assert set(strides) == {x.stride()}
@@ -95,8 +97,17 @@ def zeros_painted(x):
 def test_a_nan_that_is_thrown_away_counts_where_none_may_arise():
     trial = {"x": torch.tensor([-1.0, -2.0, -4.0])}
     assert verdict(zeros, zeros_painted, trial).solved
-    found = verdict(zeros, zeros_painted, trial, gradients=WITHOUT_NAN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of PyTorch, on what it raises, too
+        found = verdict(zeros, zeros_painted, trial, gradients=WITHOUT_NAN)
     assert "right, but a NaN arises in the backward pass." in found.message
+    found = verdict(
+        zeros,
+        lambda x: Fails.apply(x, RuntimeError("no")) * 0,
+        trial,
+        gradients=WITHOUT_NAN,
+    )
+    assert "the backward pass raised RuntimeError: no" in found.message
     assert verdict(zeros, zeros, trial, gradients=WITHOUT_NAN).solved
     assert not torch.is_anomaly_enabled()
 
@@ -134,6 +145,9 @@ def test_a_backward_that_raises_is_judged(error):
     kind = type(error).__name__
     assert f"the backward pass raised {kind}" in found.message and not found.solved
     assert "overwritten" not in found.message
+    answer = written("w = x * 1; w /= 1; return fails(w, error) * 2")
+    answer.__globals__.update(fails=Fails.apply, error=error)
+    assert "In line" not in verdict(lambda x: x * 4, answer).message
 
 
 def test_overwritten_is_said_where_the_error_says_so():
@@ -182,6 +196,20 @@ def test_an_error_shows_the_learners_own_line():
     assert "\n  In line 2: return x.view(7, 7)\n" in found.message
     called = written("y = x; return torch.cat(y, 5)")
     assert "\n  In line 3: return torch.cat(y, 5)\n" in verdict(softmax, called).message
+    # and no line of a library that it called, nor of the course
+    called = written("import textwrap; return textwrap.indent(x, '')")
+    assert "\n  In line 3: return textwrap" in verdict(softmax, called).message
+    called = written("import numpy as np; return np.pad(x.detach(), 'no')")
+    assert "\n  In line 3: return np.pad" in verdict(softmax, called).message
+    called = written("from utils.masks import causal_mask; return causal_mask('no')")
+    assert "\n  In line 3: return causal_mask" in verdict(softmax, called).message
+
+
+def test_an_error_that_is_told_holds_no_tensor_of_the_call():
+    trial = {"x": randn(2, seed=0, dtype=torch.float32)}
+    for answer in (written("return 1 / 0"), lambda x: Fails.apply(x, KeyError())):
+        found = running.run(answer, trial, True, 0)
+        assert (found.error or found.backward_error).__traceback__ is None
 
 
 def test_without_source_no_line_is_invented():
