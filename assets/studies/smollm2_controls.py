@@ -8,7 +8,7 @@ zeros; the weight of 17.4 without 16.0 at one position; which terms of the logit
 difference change without 23.0. On texts: what is lost without the induction heads and
 without the heads that write most, each beside random heads of the same layers. With a
 gap in the positions: copied tokens and the loss on a text, for further texts. With
-interpolation in layer 16 alone, or in all others: copied tokens.
+interpolation in one head, one layer, or all others: copied tokens.
 """
 
 import random
@@ -48,6 +48,7 @@ SCHEMES = {"as trained": {}, "interpolation": {"scale": 0.5}}
 SCHEMES["larger base"] = {"base": 500_000}
 GAPS = [("as trained", gap) for gap in (0, 1024, 4096, 7168, 8192)]
 GAPS += [("interpolation", 0), ("larger base", 0), ("larger base", 16384)]
+WHERE = "layer 16", "the other layers", "16.0 alone", "layer 16 without 16.0"
 MARGIN = 0.02
 
 
@@ -74,7 +75,7 @@ def gone(heads: list[str]) -> dict[int, list[int]]:
 
 
 @contextmanager
-def replaced(names: Names, head: str, values, at=slice(None)):
+def replaced(model, head: str, values, at=slice(None)):
     """Replace the output of a head, at some positions, for a `with` block."""
     layer, number = place(head)
 
@@ -83,7 +84,7 @@ def replaced(names: Names, head: str, values, at=slice(None)):
         part(x, number)[:, at] = values
         return (x,)
 
-    out_proj = names.model.blocks[layer].attention.out_proj
+    out_proj = model.blocks[layer].attention.out_proj
     hook = out_proj.register_forward_pre_hook(change)
     yield
     hook.remove()
@@ -96,7 +97,7 @@ def mean_ablation(names: Names, head: str) -> dict:
     row = {"control": "mean ablation", "head": head}
     for kind, values in ("overall", gave.mean((0, 1))), ("by position", gave.mean(0)):
         x = names.states[layer]
-        with replaced(names, head, values):
+        with replaced(names.model, head, values):
             for block in names.model.blocks[layer:]:
                 x = block(x, names.mask)
         row[kind] = means(names.difference(x) - names.whole, 3)
@@ -119,14 +120,14 @@ def without_16_0(names: Names) -> dict:
 
     whole, without = weight(), []
     for head in range(9):
-        with replaced(names, f"16.{head}", 0.0, at=WENT):
+        with replaced(names.model, f"16.{head}", 0.0, at=WENT):
             without.append(weight())
     less, *others = without
     row = {"control": "16.0 at went", "whole": whole, "less": less}
     row["others"] = [min(others), max(others)]
     for kind, at in ("change", WENT), ("everywhere", slice(None)):
         x = names.states[16]
-        with replaced(names, "16.0", 0.0, at=at):
+        with replaced(names.model, "16.0", 0.0, at=at):
             for block in names.model.blocks[16:]:
                 x = block(x, names.mask)
         change = (names.difference(x) - names.whole)[::2].mean()
@@ -173,7 +174,7 @@ def terms(names: Names) -> dict[str, float]:
 def repair(names: Names) -> dict:
     """Return the four terms that change most without head 23.0, and all others."""
     before = terms(names)
-    with replaced(names, "23.0", 0.0):
+    with replaced(names.model, "23.0", 0.0):
         after = terms(names)
     change = {name: after[name] - before[name] for name in before if name != "23.0"}
     most = sorted(change, key=lambda name: -abs(change[name]))[:4]
@@ -308,11 +309,37 @@ def far(model, scheme: str, gap: int) -> dict:
     return {"control": "gap", "scheme": scheme, "gap": gap, "copied": shares}
 
 
-def interpolated(model, layers: list[int]) -> dict:
-    """Return the copied tokens of five draws, with interpolation in some layers."""
-    with positions(model, 0, layers, **SCHEMES["interpolation"]):
-        shares = [round(copied(model, twice(seed)), 3) for seed in DRAWS]
-    return {"control": "interpolated", "layers": layers, "copied": shares}
+def interpolated(model, where: str) -> dict:
+    """Return the copied tokens of five draws, with interpolation somewhere.
+
+    where: "layer 16", "the other layers", "16.0 alone" or "layer 16 without 16.0".
+    """
+    layers = [16] if "layer 16" in where else []
+    layers = [x for x in range(30) if x != 16] if "other" in where else layers
+    scale, shares = SCHEMES["interpolation"], []
+    for seed in DRAWS:
+        ids = twice(seed)
+        with positions(model, 0, layers, **scale):
+            if "16.0" not in where:
+                shares.append(copied(model, ids))
+                continue
+        # 16.0 with interpolation, or without it; below layer 16 nothing is changed
+        with positions(model, 0, [16] if "alone" in where else [], **scale):
+            kept = out_of(model, "16.0", ids)
+        with positions(model, 0, layers, **scale), replaced(model, "16.0", kept):
+            shares.append(copied(model, ids))
+    shares = [round(share, 3) for share in shares]
+    return {"control": "interpolated", "where": where, "copied": shares}
+
+
+def out_of(model, head: str, ids: torch.Tensor) -> torch.Tensor:
+    """Return the output of a head (batch, length, 64)."""
+    (layer, number), found = place(head), []
+    out_proj = model.blocks[layer].attention.out_proj
+    hook = out_proj.register_forward_pre_hook(lambda _, x: found.append(x[0]))
+    model(ids)
+    hook.remove()
+    return part(found[0], number)
 
 
 def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> dict:
@@ -342,8 +369,7 @@ def study() -> dict:
     chosen = sets(model, twice(1))
     rows += [left_out(model, encoded, *each) for each in chosen.items()]
     rows += [far(model, *each) for each in GAPS]
-    others = [layer for layer in range(30) if layer != 16]
-    rows += [interpolated(model, layers) for layers in ([16], others)]
+    rows += [interpolated(model, where) for where in WHERE]
     rows += [
         after_text(model, encoded[1:], encoded[0], scheme, gap)
         for scheme in SCHEMES
@@ -371,8 +397,8 @@ def again(stored: dict) -> list[tuple[dict, dict]]:
             pairs.append((fewer(row, 3), found))
         elif row.get("gap") == 7168:
             pairs.append((row, far(model, row["scheme"], row["gap"])))
-        elif row.get("layers") == [16]:
-            pairs.append((row, interpolated(model, row["layers"])))
+        elif row.get("where") == "16.0 alone":
+            pairs.append((row, interpolated(model, row["where"])))
         elif row.get("scheme") == "interpolation" and row["gap"] == 16384:
             found = after_text(model, texts, story, row["scheme"], row["gap"])
             pairs.append((fewer(row, 2), found))
