@@ -44,6 +44,11 @@ ERROR_HINTS = {  # what PyTorch says -> what was done, and what it means
     r"(list|range) indices": ("a list taken for a tensor",
         "A list cannot be indexed like a tensor: take torch.tensor(...) or "
         "torch.arange(...)."),
+    r"slice indices must be integers|ints,but got float|'float' object cannot be int": (
+        "a size or an index that is no whole number",
+        "/ gives a float, also for 8 / 2: take // for a size or an index."),
+    r"method' object (is not subscriptable|does not support item)": (
+        "a method without its brackets", "A method is called: x.clone(), not x.clone."),
     r"is a tuple|'tuple' object|tuple indices must be": ("a tuple taken for a tensor",
         "A function that you call returns several things: output, weights = ..."),
 }  # fmt: skip

@@ -579,18 +579,18 @@ names.wrong(
 )
 names.wrong(
     "the first position",
-    "There the model has seen one token. The next token of the sentence is predicted "
+    "There the model has seen one token. The next token of the text is predicted "
     "at the last position.",
     partial(_difference, at=0),
 )
 names.wrong(
     "the last position but one",
-    "There the model predicts the last token of the sentence, which is already known.",
+    "There the model predicts the last token of the text, which is already known.",
     lambda logits, *given: _difference(logits, *given, at=max(logits.shape[1] - 2, 0)),
 )
 names.wrong(
     "all positions",
-    "Only the last position predicts the next token of the sentence.",
+    "Only the last position predicts the next token of the text.",
     partial(_difference, how=lambda x: x.mean(dim=1, keepdim=True)),
     partial(_difference, how=lambda x: x.sum(dim=1, keepdim=True)),
     lambda logits, answer, other: torch.stack(
@@ -611,13 +611,14 @@ names.wrong(
     "logarithms of probabilities that are 0",
     "The probability of a far smaller logit is 0. Take the logits, or log_softmax.",
     partial(_difference, how=lambda x: x.softmax(dim=-1).log()),
+    partial(_difference, how=lambda x: (x.softmax(dim=-1) + 1e-9).log()),
     lambda *given: _difference(
         *given, how=lambda x: x.softmax(dim=-1), minus=torch.div
     ).log(),
 )
 names.wrong(
-    "all pairs of sentences",
-    "`last[:, answer]` looks up every answer in every sentence: (batch, batch). Take "
+    "all pairs of texts",
+    "`last[:, answer]` looks up every answer in every text: (batch, batch). Take "
     "one answer for each row: last[rows, answer].",
     lambda logits, answer, other: logits[:, -1][:, answer] - logits[:, -1][:, other],
     lambda logits, answer, other: (
@@ -625,13 +626,13 @@ names.wrong(
     ).mean(dim=-1),
 )
 names.wrong(
-    "the first sentence's names",
-    "Each sentence has its own two names.",
+    "the first text's tokens",
+    "Each text has its own two tokens.",
     lambda logits, answer, other: logits[:, -1, answer[0]] - logits[:, -1, other[0]],
 )
 names.wrong(
-    "the first sentence's logits",
-    "Each sentence has its own logits: last[rows, answer].",
+    "the first text's logits",
+    "Each text has its own logits: last[rows, answer].",
     lambda logits, answer, other: logits[0, -1, answer] - logits[0, -1, other],
 )
 names.wrong(
@@ -644,25 +645,36 @@ names.wrong(
 names.wrong(
     "the answer's logit alone",
     "A logit alone says little: a number added to all logits changes nothing. Subtract "
-    "the logit of the other name.",
+    "the logit of the other token.",
     lambda logits, answer, other: logits[torch.arange(len(logits)), -1, answer],
 )
 names.wrong(
     "the best other token",
-    "Compare with the other name, not with the largest logit of all.",
+    "Compare with the other token, not with the largest logit of all.",
     lambda logits, answer, other: (
         logits[torch.arange(len(logits)), -1, answer] - logits[:, -1].amax(dim=-1)
     ),
 )
 names.wrong(
     "without the sign",
-    "The sign says which name the model prefers: keep it.",
+    "The sign says which token the model prefers: keep it.",
     lambda *given: logit_difference(*given).abs(),
 )
 names.wrong(
-    "the mean over the sentences",
-    "Return one number for each sentence; take the mean later.",
+    "one number for all texts",
+    "Return one number for each text; take a mean later.",
     lambda *given: logit_difference(*given).mean(),
+    lambda *given: logit_difference(*given).sum(),
+)
+names.wrong(
+    "a quotient of logits",
+    "Subtract: only the difference stays if a number is added to all logits.",
+    partial(_difference, minus=torch.div),
+)
+names.wrong(
+    "tokens looked up among the texts",
+    "The first axis is the text, the second the token: last[rows, answer].",
+    lambda logits, answer, other: logits[:, -1][answer] - logits[:, -1][other],
 )
 
 # --- 11.5: the output of one head, taken from another run -----------------------------
@@ -688,6 +700,7 @@ def _patched(into, source, head, position, num_heads, what=None, where=None):
 def runs(dtype):
     cases = [(1, 3, 2, 4, 0, 1), (2, 5, 3, 2, 1, 4), (3, 4, 4, 6, 3, -1)]
     cases += [(2, 6, 2, 8, 1, -2), (4, 2, 5, 3, 2, 0), (1, 7, 6, 4, 4, 3)]
+    cases += [(2, 4, 1, 6, 0, 2), (2, 1, 3, 2, 2, -1)]  # one head, one token
     for seed, (batch, length, heads, size, head, position) in enumerate(cases):
         shape = batch, length, heads * size
         yield {
@@ -750,6 +763,58 @@ patch.wrong(
     "Heads are counted from 0: head 0 has the first features.",
     lambda i, s, head, at, n: _patched(i, s, (head + 1) % n, at, n),
 )
+
+
+@patch.wrong(
+    "heads counted from 1", "Heads count from 0: head h begins at h * head_dim."
+)
+def _(into, source, head, position, num_heads):
+    size = into.shape[-1] // num_heads
+    what = slice((head - 1) * size, head * size)
+    return _patched(into, source, head, position, num_heads, what)
+
+
+@patch.wrong(
+    "head_dim of the length",
+    "The features are the last axis: head_dim is into.shape[-1] // num_heads.",
+)
+def _(into, source, head, position, num_heads):
+    size = into.shape[1] // num_heads
+    what = slice(head * size, (head + 1) * size)
+    return _patched(into, source, head, position, num_heads, what)
+
+
+@patch.wrong(
+    "the sizes of this model",
+    "Other layers have other sizes: head_dim is into.shape[-1] // num_heads.",
+)
+def _(into, source, head, position, num_heads):
+    what = slice(head * 64, (head + 1) * 64)
+    return _patched(into, source, head, position, num_heads, what)
+
+
+@patch.wrong("the sizes of this model")
+def _(into, source, head, position, num_heads):
+    return _patched(into, source, head, position, 9)
+
+
+@patch.wrong("all heads up to this one", "Only one head comes from the other run.")
+def _(into, source, head, position, num_heads):
+    what = slice((head + 1) * (into.shape[-1] // num_heads))
+    return _patched(into, source, head, position, num_heads, what)
+
+
+@patch.wrong("this head and all later ones", "Only one head comes from the other run.")
+def _(into, source, head, position, num_heads):
+    what = slice(head * (into.shape[-1] // num_heads), None)
+    return _patched(into, source, head, position, num_heads, what)
+
+
+@patch.wrong("only the patch", "Return all of `into`, with this part replaced.")
+def _(into, source, head, position, num_heads):
+    return source.unflatten(-1, (num_heads, -1))[:, position, head]
+
+
 patch.wrong(
     "all heads",
     "Only one head comes from the other run.",
@@ -761,6 +826,11 @@ patch.wrong(
     lambda into, source, *where: patch_head(
         _patched(into, source, *where, what=slice(None)), into, *where
     ),
+)
+patch.wrong(
+    "zeros elsewhere",
+    "Begin with a copy of `into`: only one head at one position is replaced.",
+    lambda into, *given: patch_head(torch.zeros_like(into), *given),
 )
 patch.wrong(
     "all positions",
@@ -798,6 +868,14 @@ def _(into, source, head, position, num_heads):
     return patched
 
 
+@patch.wrong("the axis of the texts forgotten")
+def _(into, source, head, position, num_heads):
+    size, patched = into.shape[-1] // num_heads, into.clone()
+    at = position, slice(None), slice(head * size, (head + 1) * size)
+    patched[at] = source[at]
+    return patched
+
+
 @patch.wrong(
     "the first text alone",
     "This position is patched in each text: patched[:, position, features].",
@@ -823,6 +901,21 @@ def _(into, source, head, position, num_heads):
 def _(into, source, head, position, num_heads):
     where = slice(position, None)
     return _patched(into, source, head, position, num_heads, where=where)
+
+
+@patch.wrong("this position and all earlier ones", "Only one position is patched.")
+def _(into, source, head, position, num_heads):
+    where = slice(position % into.shape[1] + 1)
+    return _patched(into, source, head, position, num_heads, where=where)
+
+
+@patch.wrong(
+    "a negative position one too early",
+    "-1 is the last position, length - 1: add the length, and not length - 1.",
+)
+def _(into, source, head, position, num_heads):
+    where = position if position >= 0 else position + into.shape[1] - 1
+    return _patched(into, source, head, where, num_heads)
 
 
 @patch.wrong(
@@ -869,6 +962,24 @@ patch.wrong(
     _instead(lambda into, source: (into + source) / 2),
 )
 patch.wrong(
+    "the first text of the source",
+    "Each text gets its own output from the other run: source[:, position, features].",
+    _instead(lambda into, source: source[:1].expand_as(into)),
+)
+
+
+@patch.wrong(
+    "the first head of the source",
+    "Take the same features from `source` that are replaced in `into`.",
+)
+def _(into, source, head, position, num_heads):
+    first = source.unflatten(-1, (num_heads, -1))[:, :, :1].expand(
+        -1, -1, num_heads, -1
+    )
+    return patch_head(into, first.flatten(2), head, position, num_heads)
+
+
+patch.wrong(
     "the mean over the texts",
     "Each text gets its own output from the other run.",
     _instead(lambda into, source: source.mean(0, keepdim=True).expand_as(into)),
@@ -908,11 +1019,13 @@ def outputs(dtype):
     sizes += [(2, 3, 2)]
     for seed, (batch, heads, size) in enumerate(sizes):
         dim = 5 if seed == 6 else heads * size  # the stream may have another width
-        yield {
-            "heads": randn(batch, heads, size, seed=90 + seed, dtype=dtype),
+        given = randn(batch, 3, heads * size, seed=90 + seed, dtype=dtype)
+        rms = 1.5 + randn(batch, seed=120 + seed, dtype=dtype).abs()
+        yield {  # as sliced out of the outputs at all positions, so not contiguous
+            "heads": given[:, -1].unflatten(-1, (heads, size)),
             "w_o": randn(dim, heads * size, seed=100 + seed, dtype=dtype),
-            "gain": 1 + randn(dim, seed=110 + seed, dtype=dtype).abs(),
-            "rms": 1.5 + randn(batch, seed=120 + seed, dtype=dtype).abs(),
+            "gain": 2 * randn(dim, seed=110 + seed, dtype=dtype),
+            "rms": rms * (1e-4 if seed == 3 else 0.3 if seed == 1 else 12),
             "direction": randn(batch, dim, seed=130 + seed, dtype=dtype),
         }
 
@@ -941,6 +1054,54 @@ def _(heads, w_o, *rest):
     return direct_effect(heads, mixed, *rest)
 
 
+direct.wrong(
+    "divided by the gain",
+    "The final norm divides by the rms and multiplies by the gain.",
+    lambda heads, w_o, gain, *rest: direct_effect(heads, w_o, 1 / gain, *rest),
+)
+direct.wrong(
+    "the gain twice",
+    "The final norm multiplies each feature by its gain once.",
+    lambda heads, w_o, gain, *rest: direct_effect(heads, w_o, gain**2, *rest),
+)
+direct.wrong(
+    "the gain before w_o",
+    "The gain belongs to the features of the stream: multiply after w_o.",
+    lambda heads, w_o, gain, *rest: direct_effect(
+        heads, w_o * gain, torch.ones_like(gain), *rest
+    ),
+)
+direct.wrong(
+    "the axis of the heads forgotten",
+    "What the heads write is (batch, num_heads, embed_dim): divide by "
+    "rms[:, None, None], and multiply by direction[:, None].",
+    lambda heads, w_o, gain, rms, direction: _onto(
+        _written(heads, w_o) * gain / rms[:, None], direction
+    ),
+    lambda heads, w_o, gain, rms, direction: (
+        _onto(_written(heads, w_o) * gain, direction) / rms
+    ),
+    lambda heads, w_o, gain, rms, direction: (
+        _written(heads, w_o) * gain / rms[:, None, None] * direction
+    ).sum(dim=-1),
+)
+direct.wrong(
+    "the features not summed",
+    "The direct effect is a dot product: sum over the features of the stream.",
+    lambda heads, w_o, gain, rms, direction: (
+        _written(heads, w_o) * gain / rms[:, None, None] * direction[:, None]
+    ),
+)
+direct.wrong(
+    "the mean over the features",
+    "A dot product is the sum over the features, not their mean.",
+    lambda heads, w_o, *rest: direct_effect(heads, w_o, *rest) / len(w_o),
+)
+direct.wrong(
+    "without the sign",
+    "The sign says for which name the head writes: keep it.",
+    lambda *given: direct_effect(*given).abs(),
+)
 direct.wrong(
     "the gain forgotten",
     "The final norm multiplies each feature by its gain before the output layer.",
@@ -991,6 +1152,13 @@ direct.wrong(
     "Each text has its own rms: rms[:, None, None].",
     lambda heads, w_o, gain, rms, direction: direct_effect(
         heads, w_o, gain, rms[:1].expand_as(rms), direction
+    ),
+)
+direct.wrong(
+    "the mean rms of all texts",
+    "Each text has its own rms: rms[:, None, None].",
+    lambda heads, w_o, gain, rms, direction: direct_effect(
+        heads, w_o, gain, rms.mean().expand_as(rms), direction
     ),
 )
 

@@ -56,9 +56,7 @@ class Run:
     line: str = ""  # the learner's own line in which an error arose, if known
 
 
-def run(
-    function: Callable, trial: dict, gradients: bool | str, seed: int
-) -> Run:
+def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> Run:
     """Call the function on copies of the trial's arguments; record what it did.
 
     gradients: whether to compute them too; WITHOUT_NAN stops at the first NaN.
