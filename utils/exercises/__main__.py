@@ -81,8 +81,8 @@ def _print_table(rows: list[dict]) -> None:
     for row in rows:
         verdicts = row["exercises"].items()
         said = [f"{name} {_said(verdict)[:NARROW]}" for name, verdict in verdicts]
-        words = row["problem"] or "  ".join(each.ljust(14) for each in said).rstrip()
-        print(f"{row['submission']:{width}} {row['seconds']:6.1f} s  {words}")
+        words = "  ".join([*(each.ljust(14) for each in said), row["problem"] or ""])
+        print(f"{row['submission']:{width}} {row['seconds']:6.1f} s  {words.rstrip()}")
 
 
 if __name__ == "__main__":  # a process that is spawned reads this file, too

@@ -38,6 +38,7 @@ def soft(body: str) -> str:
 
 FAKE = """print('{"exercises": {"1.1": {"status": "solved"}}, "problem": null}')"""
 NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+PATCH = "import utils.exercises as x\nx.grade = x.check\n"
 KEEPS = """
 def attention(query, key, value, mask):
     return F.scaled_dot_product_attention(query, key, value, mask)
@@ -56,7 +57,7 @@ check("1.3", attention)
 CONNECT = "import socket\nsocket.create_connection(('127.0.0.1', PORT), 1)"
 SUBMISSIONS = {
     "never": [solved("1.3"), f"{NEVER}while True: time.sleep(1)\n{SOFTMAX}"],
-    "never2": [soft(f"{NEVER}while True: time.sleep(1)")],
+    "late": [solved("1.2"), soft(f"{NEVER}while True: time.sleep(1)")],
     "right": ["raise SystemError", solved("1.1"), solved("1.2"), solved("1.3")],
     "wrong": [solved("1.2", SOLUTIONS["1.2"].replace("dim=-1", "dim=-2"))],
     "untouched": [STUBS["1.1"][1], solved("1.2")],
@@ -64,9 +65,9 @@ SUBMISSIONS = {
     "loop": [soft("while True: pass"), solved("1.2")],
     "memory": [soft("bytes(2**32)"), solved("1.2")],
     "replaced": [f"{SOFTMAX}\ncheck = print\ncheck('1.1', 0)", solved("1.2")],
-    "patched": [f"import utils.exercises as x\nx.grade = x.check\n{SOFTMAX}"],
+    "patched": [solved("1.2"), f"{PATCH}{SOFTMAX}", solved("1.3")],
     "exit": [FAKE, soft(f"{FAKE}\nimport os\nos._exit(0)")],
-    "segfault": [soft("import os\nos.abort()"), solved("1.2")],
+    "segfault": [solved("1.2"), soft("import os\nos.abort()"), solved("1.3")],
     "network": [soft(CONNECT), solved("1.2", "import os\nx = os.system('true')")],
     "keeps": [KEEPS],
     "silent": [f"# the course shows a mistake\n{SOFTMAX}"],
@@ -124,9 +125,15 @@ crash      1.3      wrong: invalid syntax
 loop       1.1      wrong: Your function had not finished after 2 sec
 memory     1.1      wrong: Your function raised MemoryError
 replaced   1.1      wrong: its cell replaces `check`
-patched    problem  it replaces `check`, or what `check` is made of
-exit       problem  its process ended before its answers were marked
-segfault   problem  its process ended: Aborted
+patched    1.2      unmarked
+patched    1.1      unmarked
+patched    problem  it replaces `check`, or what `check` is made of, while marking 1.1
+exit       1.1      unmarked
+exit       problem  its process ended before its answers were marked, while marking 1.1
+segfault   1.1      unmarked
+segfault   1.2      solved
+segfault   1.3      unmarked
+segfault   problem  its process ended: Aborted, while marking 1.1
 network    1.1      wrong: Your function raised PermissionError: a submission may
 network    1.2      wrong: when its cell is run alone, it raises PermissionError
 keeps      1.1      solved
@@ -134,7 +141,11 @@ keeps      1.3      solved
 silent     problem  no cell calls check("N.M", ...)
 text       problem  it is no notebook of format 4
 missing    problem  it cannot be read: No such file
-never      problem  it was stopped after {SECONDS} seconds"""
+late       1.1      unmarked
+late       1.2      solved
+late       problem  it was stopped after {SECONDS} seconds, while marking 1.1
+never      1.3      solved
+never      problem  it was stopped after {SECONDS} seconds, while marking 1.1"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="its limits are those of Linux")
@@ -144,7 +155,7 @@ def test_what_is_said_of_a_submission(said, marked):
     row = marked[0][name]
     verdicts = [row[each] for each in ("1.1", "1.2", "1.3")]
     assert row[column].startswith(begins), row
-    assert bool(row["problem"]) == (column == "problem") == (not any(verdicts))
+    assert bool(row["problem"]) == ("unmarked" in verdicts or not any(verdicts)), row
     assert int(row["solved"]) == verdicts.count("solved")
 
 
@@ -173,18 +184,38 @@ def test_one_line_of_json(tmp_path):
     assert row == {"submission": str(path), "exercises": both, "problem": None}
 
 
-BEST = b"""{"problem": null, "exercises":
-    {"1.1": {"status": "best", "mistake": null, "message": null}}}"""
-SAYS = [b"", b"[]", b"{", b'{"exercises": []}', b"[" * 9999, b"\x80\x04N.", BEST]
+NAMES = b'["1.1", "1.3"]'
+RIGHT = b'{"status": "solved", "mistake": null, "message": ""}'
+BEST = RIGHT.replace(b"solved", b"best")
+SAYS = [[b"[" * 9999], [b"{"], [b'{"1.1": 1}'], [b'["9.9"]'], [b"\x80\x04N."]]
+SAYS += [[NAMES, b"{}"], [NAMES, BEST], [NAMES, RIGHT, RIGHT, RIGHT], [RIGHT]]
+
+
+def received(*said):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    for each in said:
+        sender.send_bytes(each)
+    sender.close()
+    return mark._received(receiver)
 
 
 @pytest.mark.parametrize("said", SAYS)
 def test_what_a_process_says_is_not_trusted(said):
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    sender.send_bytes(said)
-    sender.close()
-    row = mark._received(receiver)
-    assert row["problem"].startswith("its process ") and "exercises" not in row
+    names, verdicts, problem = received(*said)
+    assert problem == "its process said something else than verdicts"
+    assert not names and not verdicts
+
+
+def test_what_a_process_said_before_it_ended_counts():
+    right = json.loads(RIGHT)
+    assert received() == ([], [], None)
+    assert received(b'"why"') == ([], [], "why")
+    assert received(NAMES, RIGHT) == (["1.1", "1.3"], [right], None)
+    assert received(NAMES, b'"why"') == (["1.1", "1.3"], [], "why")
+    assert received(NAMES, RIGHT, b"x" * (mark.MESSAGE + 1))[1:] == ([right], None)
+    wrong = right | {"status": "wrong"}
+    tried = mark._best(["1.3", "1.1", "1.1", "1.3"], [right, wrong])
+    assert list(tried.items()) == [("1.1", mark.UNMARKED), ("1.3", right)]
 
 
 HELPER = "it uses `helper` from another cell"
@@ -203,7 +234,9 @@ CELLS = [  # of one submission, and what is said of 1.1
 def test_of_several_cells_the_best_answer_counts(cells, status, begins, tmp_path):
     path = tmp_path / "cells.ipynb"
     path.write_text(notebook(*cells))
-    said = mark._mark_cells(mark._answer_cells(path))["1.1"]
+    cells = mark._answer_cells(path)
+    names, verdicts = [name for name, _ in cells], list(mark._verdicts(cells))
+    said = mark._best(names, verdicts)["1.1"]
     assert said["status"] == status and said["message"].startswith(begins), said
     assert len(said["message"]) <= mark.LONGEST and said["message"].isprintable()
 
