@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 12 if mark.START == "fork" else 60  # what is spawned loads PyTorch first
 COMMAND = f"""
 from utils.exercises import __main__, kept, mark, running
-mark.SECONDS, kept.LIMIT, running.LIMIT = {SECONDS}, 2.0, 2.0
+mark.MEMORY, mark.SECONDS, kept.LIMIT, running.LIMIT = 2**30, {SECONDS}, 2.0, 2.0
 __main__.main()
 """
 
@@ -70,6 +70,7 @@ SUBMISSIONS = {
     "segfault": [solved("1.2"), soft("import os\nos.abort()"), solved("1.3")],
     "network": [soft(CONNECT), solved("1.2", "import os\nx = os.system('true')")],
     "keeps": [KEEPS],
+    "prints": [soft("print('x' * 30_000_000)")],
     "silent": [f"# the course shows a mistake\n{SOFTMAX}"],
 }
 
@@ -117,9 +118,10 @@ def marked(tmp_path_factory):
     return dict(zip(names, rows)), rows, done
 
 
+AXIS = "softmax over the wrong axis"
 SAID = f"""
 right      1.3      solved
-wrong      1.2      wrong: softmax over the wrong axis
+wrong      1.2      wrong: {AXIS}
 untouched  1.1      untouched
 crash      1.1      wrong: when its cell is run alone, it raises ZeroDivisionError
 crash      1.2      solved
@@ -139,6 +141,7 @@ segfault   problem  its process ended: Aborted, while marking 1.1
 network    1.1      wrong: Your function raised PermissionError: a submission may
 network    1.2      wrong: when its cell is run alone, it raises PermissionError
 keeps      1.1      solved
+prints     1.1      solved
 keeps      1.3      solved
 silent     problem  no cell calls check("N.M", ...)
 text       problem  it is no notebook of format 4
@@ -161,9 +164,9 @@ def test_what_is_said_of_a_submission(said, marked):
     assert int(row["solved"]) == verdicts.count("solved")
 
 
-COUNTS = """
-1.1: 2 solved, 5 wrong (others 5), 1 untouched, 5 unmarked
-1.2: 8 solved, 2 wrong (softmax over the wrong axis 1, others 1), 0 untouched, 1 unmarked
+COUNTS = f"""
+1.1: 3 solved, 5 wrong (others 5), 1 untouched, 5 unmarked
+1.2: 8 solved, 2 wrong ({AXIS} 1, others 1), 0 untouched, 1 unmarked
 1.3: 3 solved, 1 wrong (others 1), 0 untouched, 2 unmarked"""
 
 
@@ -174,10 +177,10 @@ def test_the_table_the_bar_and_several_at_once(marked):
     table, counts = lines[: len(rows)], lines[len(rows) :]
     for row, line in zip(rows, table, strict=True):
         assert line.startswith(row["submission"]) and line.endswith(row["problem"])
-    assert "1.2 wrong: softmax over the wrong axis" in done.stdout
+    assert f"1.2 wrong: {AXIS}" in done.stdout
     assert "1.1 unmarked    1.2 solved      1.3 unmarked    its process" in done.stdout
     assert counts == COUNTS.split("\n")[1:]
-    assert "17/17" in done.stderr and last.startswith("17 marked in ")
+    assert "18/18" in done.stderr and last.startswith("18 marked in ")
     took = sum(float(row["seconds"]) for row in rows) - SECONDS / 2
     assert float(last.split()[-2]) < took, "one after the other"
 
@@ -276,7 +279,7 @@ def course(tmp_path, monkeypatch):
         "class/a/deeper/a.ipynb",
         "class/.ipynb_checkpoints/a.ipynb",
         "class/a/._a.ipynb",
-        "class/a/notes.txt",
+        "class/a.txt",
         "other/[1].ipynb",
         "empty/a.txt",
     ):
@@ -312,7 +315,7 @@ def test_a_missing_file_costs_its_own_row(course, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["mark", "class/none.ipynb", "class/a.ipynb"])
     assert ended.value.code == 1 and course[1] == ["class/none.ipynb", "class/a.ipynb"]
-    assert "There is no file 'class/none.ipynb'.\n" == capsys.readouterr().err
+    assert capsys.readouterr().err == "There is no file 'class/none.ipynb'.\n"
 
 
 BEFORE = """\
@@ -341,7 +344,8 @@ def test_rows_of_other_notebooks_stay_in_the_file(course, capsys):
 
 NO_TABLE = {
     "a notebook": notebook(SOFTMAX).encode(),
-    "another table": b"name,1.1\nAda,solved\n",
+    "other names": b"student,1.1,solved,seconds,problem\n",
+    "no end": b"submission,1.1,solved\n",
     "semicolons": b"submission;1.1;solved;seconds;problem\n",
     "a cell too many": b"submission,solved,seconds,problem\na.ipynb,1,0.5,,9\n",
     "a column twice": b"submission,1.1,1.1,solved,seconds,problem\n",
