@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 12 if mark.START == "fork" else 60  # what is spawned loads PyTorch first
 COMMAND = f"""
 from utils.exercises import __main__, kept, mark, running
-mark.MEMORY, mark.SECONDS, kept.LIMIT, running.LIMIT = 2**30, {SECONDS}, 2.0, 2.0
+mark.MEMORY, mark.SECONDS, kept.LIMIT, running.LIMIT = 2**29, {SECONDS}, 2.0, 2.0
 __main__.main()
 """
 
@@ -70,7 +70,7 @@ SUBMISSIONS = {
     "segfault": [solved("1.2"), soft("import os\nos.abort()"), solved("1.3")],
     "network": [soft(CONNECT), solved("1.2", "import os\nx = os.system('true')")],
     "keeps": [KEEPS],
-    "prints": [soft("print('x' * 30_000_000)")],
+    "prints": [soft("print('x' * 50_000_000)")],
     "silent": [f"# the course shows a mistake\n{SOFTMAX}"],
 }
 
