@@ -18,7 +18,8 @@ def page(source, lessons):
     made = []
     for lab in re.split(r"^(?=## )", source, flags=re.M):
         if lab.startswith("## Lab "):
-            lab = timetable(lab, lessons) + claims(lab, lessons) + "\n"
+            given = hand_in(lab, lessons) + "\n\n"
+            lab = timetable(lab, lessons) + given + claims(lab, lessons) + "\n"
         made.append(PART.sub(lambda match: part(match, lessons)[0], lab))
     return "".join(made)
 
@@ -46,6 +47,21 @@ def timetable(lab, lessons):
     return "\n".join(lines)
 
 
+def hand_in(lab, lessons):
+    """The line that says what students hand in, its points, and the minutes at home."""
+    names, points, home = set(), set(), 0
+    _, _, for_home = lab.partition("**For home.**")
+    for found in PART.finditer(lab):
+        if exercise := found[3]:
+            points.add(exercise)
+            names.add(exercise.partition(".")[0].zfill(2))
+    for found in PART.finditer(for_home):
+        home += part(found, lessons)[1]
+    notebooks = ", ".join(f"[{n}]({path_of(n, lessons)})" for n in sorted(names))
+    at_home = f" For home: {home:.0f} minutes." if home else ""
+    return f"**Hand in.** {notebooks}. Points: {len(points)}.{at_home}"
+
+
 def claims(lab, lessons):
     """The table of what the sections in a lab's timetable show."""
     rows = re.findall(r"^\| \{.*?\|", lab, flags=re.M)
@@ -63,7 +79,7 @@ def part(found, lessons):
     """The link to a section or an exercise, and the minutes that a class needs."""
     lesson, section, exercise = found.groups()
     lesson = lesson or exercise.partition(".")[0].zfill(2)
-    path = next((path for path in lessons if number_of(path) == lesson), None)
+    path = path_of(lesson, lessons)
     cells = lessons[path]["cells"] if path else []
     if exercise:
         card = re.search(CARD.format(re.escape(exercise)), prose(cells), flags=re.M)
@@ -80,6 +96,11 @@ def part(found, lessons):
     if not card:
         sys.exit(f"labs.md: {found[0]} is in no lesson")
     return f"[{name}]({path}#{heading.replace(' ', '-')})", minutes
+
+
+def path_of(lesson, lessons):
+    """The path of a lesson's notebook from its number; None if there is none."""
+    return next((path for path in lessons if number_of(path) == lesson), None)
 
 
 def sections(cells):

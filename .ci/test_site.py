@@ -1,6 +1,7 @@
 """Tests of .ci/site that need no Sphinx: sources, words, links, outside requests."""
 
 import json
+import re
 import runpy
 from types import SimpleNamespace
 
@@ -174,6 +175,8 @@ def test_labs(source):
 
 **For home.** {exercise}
 
+**Hand in.** [01]({path}). Points: 1. For home: 16 minutes.
+
 | what it shows | how we know, and under which conditions | section |
 |---|---|---|
 | A holds | proved | [01]({path}) §1, 2 |
@@ -189,6 +192,10 @@ PLAN = (house.ROOT / ".ci/site_conf/labs.md").read_text(encoding="utf-8")
 def test_the_labs_name_what_the_lessons_have():
     _, *six = labs.page(PLAN, LESSONS).split("\n## Lab ")
     assert len(six) == 6
+    points = [int(lab.split(" Points: ")[1].split(".")[0]) for lab in six]
+    assert points == [3, 6, 6, 3, 5, 3]
+    both = r"\*\*Hand in\.\*\* \[02\]\(notebooks/02_\w+\.ipynb\), \[03\]\(notebooks/03_"
+    assert re.search(both, six[1])
     for lab in six:
         assert "–90 | | Questions" in lab and lab.split(labs.CLAIMS)[1].count("\n") > 4
 

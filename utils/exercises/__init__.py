@@ -11,15 +11,14 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from types import FrameType
 
 from utils.exercises import kept
 from utils.exercises.engine import SOLVED, UNTOUCHED, Exercise, Verdict, draw, grade
 from utils.exercises.kept import Foreign, NotKept, folder
+from utils.exercises.running import silence
 
 __all__ = ["answer", "check", "folder", "forget", "progress", "trust"]
 
@@ -188,7 +187,7 @@ def _keep(exercise: Exercise, function: Callable, caller: FrameType) -> str:
 def _demand_solved(exercise: Exercise, function: Callable) -> None:
     """Raise NotKept unless what a cell defines alone solves the exercise, too."""
     try:
-        with redirect_stdout(StringIO()):
+        with silence():
             verdict = grade(exercise, function)
     except BaseException as error:  # KeyboardInterrupt, too: Run All goes on
         raise NotKept(f"it was stopped by {type(error).__name__}") from None

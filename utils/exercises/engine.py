@@ -11,10 +11,8 @@ drawing.py    draws two outputs side by side, describes a trial
 unnamed.py    a function in a trial whose name only messages know
 """
 
-import contextlib
 import dis
 import functools
-import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -24,7 +22,14 @@ from torch import Tensor
 from utils.exercises.compare import VALUES_DIFFER, alike
 from utils.exercises.drawing import describe, draw, functions_of, picture
 from utils.exercises.naming import Trial, name_of
-from utils.exercises.running import WITHOUT_NAN, Run, TooLong, run, surroundings_kept
+from utils.exercises.running import (
+    WITHOUT_NAN,
+    Run,
+    TooLong,
+    run,
+    silence,
+    surroundings_kept,
+)
 
 __all__ = ["WITHOUT_NAN", "Exercise", "Verdict", "draw", "grade", "randn"]
 
@@ -166,7 +171,7 @@ def _second_thoughts(
     function: Callable, tried: list[Trial], gradients: bool | str
 ) -> str:
     """Return what a second round on the same inputs did otherwise, or ""."""
-    with contextlib.redirect_stdout(io.StringIO()):
+    with silence():
         for trial in tried:
             if not (trial.said or VALUES_DIFFER).startswith(VALUES_DIFFER):
                 continue  # what cannot be compared with the reference, nor with itself

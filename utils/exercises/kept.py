@@ -20,9 +20,7 @@ import stat
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
 from datetime import datetime
-from io import StringIO
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 
@@ -32,6 +30,7 @@ from utils.exercises.running import (
     LIMIT,
     TooLong,
     settings_kept,
+    silence,
     surroundings_kept,
     time_limit,
 )
@@ -289,7 +288,7 @@ def load(name: str, text: str, imports: str) -> Callable:
         with (
             surroundings_kept(),
             settings_kept(),
-            redirect_stdout(StringIO()),
+            silence(),
             time_limit(LIMIT),
         ):
             exec(compile(_definitions(text), file, "exec"), module.__dict__)

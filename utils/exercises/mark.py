@@ -3,7 +3,9 @@
 Of a submission only its answer cells count, which are those that call
 `check("N.M", ...)`. Each is run alone, as when it is kept, and graded by the engine;
 what the notebook stores or prints is ignored. Its process has a limit of time and of
-memory, opens no socket and starts no program, and answers with one line of JSON.
+memory, opens no socket and starts no program. It says which exercises it will grade
+before it runs any of them, and each verdict as soon as it is known: if it crashes or is
+stopped, the verdicts that came before stay, and the rest is unmarked.
 
 This keeps accidents apart. It does not stop somebody who sets out to deceive: an answer
 runs in the process that grades it, and may read and write files.
@@ -19,7 +21,8 @@ import signal
 import symtable
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,11 +40,13 @@ from utils.exercises.kept import NotKept
 SECONDS = 120.0  # that one submission may take
 MEMORY = 2 * 2**30  # bytes that it may take, beside PyTorch and the course
 LONGEST = 200  # characters of a message
-ANSWER = 2**16  # bytes in which a process says all
+MESSAGE = 2**14  # bytes in which a process says one thing
 
 STATUS = {UNTOUCHED: "untouched", NOT_YET: "wrong", SOLVED: "solved"}
-RANKS = list(STATUS.values())  # of several answers to an exercise the best one counts
 PARTS = "status", "mistake", "message"  # what is said of an exercise
+UNMARKED = dict(zip(PARTS, ("unmarked", None, "")))
+# of several answers to an exercise the best one counts; an unmarked one might be right
+RANKS = ["untouched", "wrong", "unmarked", "solved"]
 CHECK = re.compile(r"""^[^#\n]*\bcheck\(\s*["'](\d+\.\d+)["']""", re.MULTILINE)
 NOT_ITS_OWN = r"\blesson_\d|\bEXERCISES\b|\.reference\b|\banswer\(\s*[\"']{name}[\"']"
 CLOSED = "socket. subprocess. os.system os.kill os.fork os.exec os.spawn os.posix_spawn"
@@ -58,14 +63,22 @@ class NotMarked(Exception):
 
 
 def _work(path: Path, folder: str, caller: Connection) -> None:
-    """Mark one submission, and answer with one line of JSON."""
+    """Mark one submission: send the list of its exercises, then verdict by verdict.
+
+    Each is one line of JSON. A text in the place of one says why nothing counts.
+    """
+
+    def send(said: list | dict | str) -> None:
+        caller.send_bytes(json.dumps(said).encode())
+
     _close_off(folder)
-    said = {"exercises": {}, "problem": None}
     try:
-        said["exercises"] = _mark_cells(_answer_cells(path))
+        cells = _answer_cells(path)
+        send([name for name, _ in cells])
+        for verdict in _verdicts(cells):
+            send(verdict)
     except NotMarked as error:
-        said["problem"] = str(error)
-    caller.send_bytes(json.dumps(said).encode())
+        send(str(error))
     os._exit(0)  # whatever threads the submission left behind
 
 
@@ -119,16 +132,14 @@ def _answer_cells(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _mark_cells(cells: Iterable[tuple[str, str]]) -> dict[str, dict]:
-    """Return what is said of each exercise."""
-    course, done = _course(), {}
+def _verdicts(cells: Iterable[tuple[str, str]]) -> Iterator[dict]:
+    """Yield what is said of each answer, graded by what the course was before."""
+    course = _course()
     for name, text in cells:
-        said = _mark_cell(name, text)
+        verdict = _mark_cell(name, text)
         if any(vars(owner).get(key) is not value for owner, key, value in course):
             raise NotMarked("it replaces `check`, or what `check` is made of")
-        if RANKS.index(said["status"]) >= RANKS.index(done.get(name, said)["status"]):
-            done[name] = said
-    return done
+        yield verdict
 
 
 def _mark_cell(name: str, text: str) -> dict:
@@ -196,35 +207,57 @@ class Marking:
         late = self.process.is_alive()
         self.process.kill()
         self.process.join()
-        if late:
-            self.row["problem"] = f"it was stopped after {SECONDS:g} seconds"
-        elif self.process.exitcode:
-            code = self.process.exitcode
+        names, verdicts, problem = _received(self.answer)
+        left = names[len(verdicts) :]
+        if problem:
+            verdicts = []
+        elif late:
+            problem = f"it was stopped after {SECONDS:g} seconds"
+        elif code := self.process.exitcode:
             how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
-            self.row["problem"] = f"its process ended: {how}"
-        else:
-            self.row.update(_received(self.answer))
+            problem = f"its process ended: {how}"
+        elif left or not names:
+            problem = "its process ended before its answers were marked"
+        if problem and left:
+            problem = f"{problem}, while marking {left[0]}"
+        self.row.update(exercises=_best(names, verdicts), problem=problem)
         self.answer.close()
         self.folder.cleanup()
         return self.row
 
 
-def _received(answer: Connection) -> dict:
-    """Return what a process said, if it has the form of what it should have said."""
+def _received(answer: Connection) -> tuple[list[str], list[dict], str | None]:
+    """Return what a process that has ended said: exercises, verdicts, a problem.
+
+    It is not trusted: what has another form than `_work` gives it is a problem.
+    """
+    said = []
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            said.append(answer.recv_bytes(MESSAGE))
     try:
-        said = json.loads(answer.recv_bytes(ANSWER))
-        exercises = {
-            name: {part: _short(said["exercises"][name][part]) for part in PARTS}
-            for name in EXERCISES  # in this order
-            if name in said["exercises"]
-        }
-        if any(each["status"] not in RANKS for each in exercises.values()):
-            raise ValueError("there is no such verdict")
-        return {"exercises": exercises, "problem": _short(said["problem"])}
-    except (EOFError, OSError):
-        return {"problem": "its process ended before its answers were marked"}
+        said = [json.loads(each) for each in said]
+        problem = _short(said.pop()) if said and isinstance(said[-1], str) else None
+        names, *verdicts = said or [[]]
+        verdicts = [{part: _short(each[part]) for part in PARTS} for each in verdicts]
+        known = all(each["status"] in STATUS.values() for each in verdicts)
+        if not known or not isinstance(names, list) or set(names) - set(EXERCISES):
+            raise ValueError("there is no such verdict, or no such exercise")
+        if len(verdicts) > len(names):
+            raise ValueError("there are more verdicts than exercises")
+        return names, verdicts, problem
     except (ValueError, LookupError, TypeError, RecursionError):
-        return {"problem": "its process said something else than verdicts"}
+        return [], [], "its process said something else than verdicts"
+
+
+def _best(names: list[str], verdicts: list[dict]) -> dict[str, dict]:
+    """Return the best verdict on each exercise; the last ones may be missing."""
+    best = {}
+    for name, verdict in zip_longest(names, verdicts, fillvalue=UNMARKED):
+        least = RANKS.index(best.get(name, verdict)["status"])
+        if RANKS.index(verdict["status"]) >= least:
+            best[name] = verdict
+    return {name: best[name] for name in EXERCISES if name in best}
 
 
 def mark(submissions: list[str], jobs: int = 1, shown: bool = True) -> list[dict]:

@@ -13,9 +13,7 @@ An output that is mostly NaN or infinite could come from anything: it does not c
 near to a mistake.
 """
 
-import contextlib
 import functools
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -37,7 +35,7 @@ from utils.exercises.compare import (
     output_difference,
     same,
 )
-from utils.exercises.running import Run, run, tensors
+from utils.exercises.running import Run, run, silence, tensors
 from utils.exercises.slips import SLIPS, Edited
 
 Form = tuple[str, str, Callable]  # mistake, why, function
@@ -330,6 +328,6 @@ def _slip(function: Callable, reference: Callable, known: Known) -> Name | None:
 
 def _edited(mode: Edited, function: Callable, known: Known, at: int) -> Run:
     """Return what the function does on one input if its calls are edited."""
-    with contextlib.redirect_stdout(io.StringIO()):
+    with silence():
         trial, edited = known.trials[at], mode.around(function)
         return run(edited, trial.inputs, known.gradients, trial.seed)

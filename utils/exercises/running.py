@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import io
 import linecache
 import os
 import random
@@ -11,7 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -250,6 +251,18 @@ def settings_kept(seed: int = 0) -> Iterator[None]:
         torch.set_printoptions(**printing)
         warnings.filters[:] = filters
         torch.autograd.set_detect_anomaly(anomaly)
+
+
+class Nowhere(io.TextIOBase):
+    """A text file that keeps nothing of what is written to it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def silence() -> redirect_stdout:
+    """Return a context in which prints go nowhere, and take no memory, however long."""
+    return redirect_stdout(Nowhere())
 
 
 @contextmanager
