@@ -4,12 +4,14 @@ Each property says by itself which inputs must be refused, and by which errors; 
 error fails, and so does an answer. RuntimeError: there PyTorch's own words are enough.
 """
 
+import copy
 import math
 
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.autograd import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
@@ -146,6 +148,95 @@ def test_attention(data):
 
 
 # --- the layer ---
+
+
+def torchs_layer(layer):
+    """Return PyTorch's layer; keys and values of a group are repeated for its heads."""
+    layer = copy.deepcopy(layer)
+    group, layer.num_kv_heads = layer.num_heads // layer.num_kv_heads, layer.num_heads
+    for proj in (layer.key_proj, layer.value_proj):
+        for name, x in [*proj.named_parameters()]:
+            x = x.detach().unflatten(0, (-1, layer.head_dim))
+            x = x.repeat_interleave(group, dim=0).flatten(0, 1)
+            setattr(proj, name, nn.Parameter(x))
+    return layer.to_torch()
+
+
+@many
+@given(st.data())
+def test_layer(data):
+    draw = Drawing(data)
+    kv_heads, group, head_dim = (draw(st.integers(1, n)) for n in (4, 3, 6))
+    heads, embed = kv_heads * group, kv_heads * group * head_dim
+    kdim, vdim = (draw.one_of(embed, embed, 1, 5) for _ in range(2))
+    dtype, options = draw.one_of(DOUBLE, *FLOATING), {"dropout": draw.one_of(0.0, 0.3)}
+    options |= {"num_kv_heads": kv_heads, "kdim": kdim, "vdim": vdim}
+    torch.manual_seed(draw(SEEDS))
+    layer = MultiHeadAttention(embed, heads, bias=draw(FLAGS), **options)
+    for parameter in layer.parameters():
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter)
+    layer = layer.to(dtype).train(draw(FLAGS))
+    theirs = torchs_layer(layer)
+    back = MultiHeadAttention.from_torch(theirs).to_torch()
+    assert_close(back.state_dict(), theirs.state_dict(), atol=0, rtol=0)
+    for name in ("dropout", "training", "batch_first"):
+        assert getattr(back, name) == getattr(theirs, name)
+
+    batch, queries, keys = draw(BATCHES), draw(SIZES), draw(SIZES)
+    wrong = [batch, queries, embed + 1], [4, embed]
+    shape = draw.mostly([batch, queries, embed], *wrong)
+    given = [draw.tensor(shape, draw.mostly(dtype, *ANY))]
+    if draw(FLAGS):
+        given += [draw.tensor([draw.mostly(batch, 1), keys, kdim], dtype)]
+    if len(given) == 2 and draw(FLAGS):
+        given += [draw.tensor([batch, draw.mostly(keys, 4), vdim], dtype)]
+    query, key, value = (given + given[-1:] * 2)[:3]
+    scores = batch, heads, queries, key.shape[-2]
+    masks = [draw.mask(scores)] if draw(FLAGS) else []
+    options = {"need_weights": draw(FLAGS)} | ({"mask": masks[0]} if masks else {})
+
+    errors = set().union(*(mask_errors("mask", mask, scores) for mask in masks))
+    for x, size in zip((query, key, value), (embed, kdim, vdim)):
+        fits = x.dim() == 3 and x.shape[-1] == size and len(x) == batch
+        errors |= unless(fits, ValueError)
+        errors |= unless(x.dtype == dtype, RuntimeError)  # "must have the same dtype"
+    errors |= unless(key.shape[1] == value.shape[1], ValueError)
+    if not errors:
+        added = sum_of(masks, torch.promote_types(dtype, torch.float32))
+        errors = unless((added < math.inf).all(), ValueError)
+    with torch.no_grad():
+        found = tried(errors, layer.eval(), *given, **options)
+    if errors:
+        return
+
+    ours, given = (
+        [x.detach().to(to).requires_grad_() for x in (query, key, value)]
+        for to in (dtype, DOUBLE)
+    )
+    again, theirs = layer(*ours, **options), theirs.double().eval()
+    blocked = added.double().expand(scores).flatten(0, 1)
+    blocked = {"attn_mask": blocked if blocked.numel() else None}
+    with sdpa_kernel(SDPBackend.MATH):  # where nothing can be read, this says 0,
+        output = theirs(*given, need_weights=False, **blocked)[0]
+    weights = theirs(*given, average_attn_weights=False, **blocked)[1]  # and this NaN
+    slopes = draw.normal(output.shape, DOUBLE)
+    results = [(found[0], output), (again[0], output)]
+    if options["need_weights"]:
+        results += [(each, weights.nan_to_num(0)) for each in (found[1], again[1])]
+    else:
+        assert found[1] is again[1] is None
+    results += zip(
+        grad((again[0] * slopes.to(dtype)).sum(), [*ours, layer.out_proj.weight]),
+        grad((output * slopes).sum(), [*given, theirs.out_proj.weight]),
+    )
+    # Four products in a row, each a sum of up to embed rounded terms; what is added to
+    # a score is rounded with it, at its own size.
+    once, eps = precision(dtype)
+    for one, other in results:
+        assert one.dtype == dtype
+        atol = 4 * (embed + 8) * (once + eps * largest(added)) * (1 + largest(other))
+        assert_close(one.double(), other, atol=atol, rtol=0)
 
 
 @given(st.data())
