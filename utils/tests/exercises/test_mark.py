@@ -380,7 +380,7 @@ MISUSE = [
     ("a.ipynb --one b.ipynb", "give notebooks to mark, or else one after --one"),
     ("--one b.ipynb --csv a.csv", "--one prints its row, so leave out --csv"),
     ("none/*.ipynb", "'none/*.ipynb': there is no notebook (.ipynb)"),
-    (f"{Path(__file__).parent}", "there is no notebook (.ipynb)"),
+    (".", "'.': there is no notebook (.ipynb)"),
     ("a.ipynb --jobs 0", "--jobs is 0; it must be at least 1"),
     ("--csv a.ipynb b.ipynb", "--csv is 'a.ipynb'; its name must end in .csv"),
     ("a.ipynb --csv none/b.csv", "--csv is 'none/b.csv': No such file"),
@@ -388,7 +388,8 @@ MISUSE = [
 
 
 @pytest.mark.parametrize("arguments, says", MISUSE)
-def test_misuse_is_explained(arguments, says, capsys):
+def test_misuse_is_explained(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["mark", *arguments.split()])
     assert says in capsys.readouterr().err
