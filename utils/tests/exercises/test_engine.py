@@ -1,5 +1,6 @@
 """The engine on exercises made up here: arguments, outputs and what is said of them."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -30,6 +31,11 @@ def double(x):
 
 def double_wrong(x):
     return x**2
+
+
+def squared(x):
+    """A square is no double."""
+    return x * x
 
 
 def double_of_wrong_shape(x):
@@ -188,6 +194,18 @@ def test_a_mistake_says_why_once_and_may_have_several_forms():
     exercise.wrong("doubled", double_wrong)
     forms = [("doubled", "Once is enough.", f) for f in (double, double_wrong)]
     assert list(exercise.forms()) == forms and exercise.names() == ["doubled"]
+
+
+def test_an_answer_cannot_change_its_exercise_or_its_verdict():
+    exercise = made_up(lambda x: x, {"x": 1}, wrong={"doubled": squared})
+    verdict = grade(exercise, lambda x: ...)
+    for thing, name in (
+        (exercise, "reference"),
+        (exercise.known[0], "why"),
+        (verdict, "status"),
+    ):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(thing, name, "solved")
 
 
 def test_what_is_told_of_an_untouched_answer_and_of_an_error_on_some_inputs():
