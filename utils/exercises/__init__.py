@@ -1,36 +1,24 @@
 """The exercises of the course: `check(name, your_function)`, `progress()`, `answer()`.
 
-lesson_NN    the exercises of notebook NN as data: reference, inputs, known mistakes
-engine.py    runs an answer and compares what it did with what it should have done
-kept.py      the folder in which solved answers stay, one signed text file each;
-             `forget()` deletes them, `trust()` accepts what came from elsewhere
-mark.py      marks submitted notebooks: `python -m utils.exercises mark` (__main__.py)
+catalogue.py   reads the exercises from the pages, the tables of mistakes, the trials
+engine.py      grades an answer; running.py runs it, naming.py names its mistake
+kept.py        the folder in which solved answers stay, one text file each
+__main__.py    `python -m utils.exercises mark`: marks submitted notebooks
 """
 
-import pkgutil
-import re
+import linecache
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-from types import FrameType
 
-from utils.exercises import kept
-from utils.exercises.engine import SOLVED, UNTOUCHED, Exercise, Verdict, draw, grade
-from utils.exercises.kept import Foreign, NotKept, folder
-from utils.exercises.running import silence
+from . import kept
+from .catalogue import NOTEBOOKS, Exercise, exercises
+from .engine import SOLVED, UNTOUCHED, Verdict, grade
+from .kept import NotKept, folder
+from .running import silence
 
-__all__ = ["answer", "check", "folder", "forget", "progress", "trust"]
+__all__ = ["EXERCISES", "answer", "check", "folder", "forget", "progress"]
 
-WAITING = "waiting"  # for trust: what is kept did not come from this installation
-
-LESSONS = tuple(
-    import_module(f"{__name__}.{module.name}")
-    for module in pkgutil.iter_modules(__path__)
-    if re.fullmatch(r"lesson_\d+", module.name)
-)
-EXERCISES: dict[str, Exercise] = {e.name: e for x in LESSONS for e in x.EXERCISES}
-IMPORTS = {e.name: lesson.IMPORTS for lesson in LESSONS for e in lesson.EXERCISES}
+EXERCISES: dict[str, Exercise] = exercises()
 _verdicts: dict[str, Verdict] = {}  # of this kernel; what is solved is kept in files
 _not_kept: set[str] = set()  # what was solved in this kernel, and could not be kept
 
@@ -53,35 +41,33 @@ def check(name: str, function: Callable) -> None:
         return
     verdict = _verdicts[name] = grade(exercise, function)
     said = _keep(exercise, function, sys._getframe(1)) if verdict.solved else ""
-    if (not verdict.solved or name in _not_kept) and _is_kept(name):
+    if (not verdict.solved or name in _not_kept) and _status(name) == SOLVED:
         said += " The answer that you solved earlier stays."
     print(f"{name} {exercise.title}: {verdict.status}. {verdict.message}{said}")
     if verdict.picture is not None:
-        draw(*verdict.picture)
+        from utils.plotting import compared
+
+        compared(*verdict.picture)
 
 
 def answer(name: str) -> Callable:
     """Return your own solved answer to exercise `name`, else the reference.
 
-    Yours is run from its kept cell and checked again; one line says which it is. A text
-    that did not come from `check` on this computer is shown, and not run: see `trust`.
+    Yours is run from its kept cell and checked again; one line says which it is.
     """
     exercise = _exercise(name)
     if kept.is_loading(name):  # what is kept would call itself without end
         raise NotKept(f'it calls answer("{name}") itself')
+    why = f"{name} is not solved yet"
     try:
-        text = kept.read(name)
-        if text is not None:
-            function = kept.load(name, text, IMPORTS[name])
+        if text := kept.read(exercise):
+            function = kept.load(exercise, text)
             _demand_solved(exercise, function)
             whose = "the one you solved earlier" if name in _not_kept else "your own"
             print(f'answer("{name}"): {whose}, checked again.')
             return function
-        why = "was not kept" if name in _not_kept else "is not solved yet"
-        why = f"{name} {why}"
-    except Foreign as error:
-        print(f"{name}.py in your folder says:\n{kept.shown(error.text)}")
-        why = f"{error}. Read it above; to run it from now on, {_accept(name)}"
+        if name in _not_kept:
+            why = f"{name} was not kept"
     except NotKept as error:
         why = f"yours cannot be used: {error}"
     print(f'answer("{name}"): the reference; {why}.')
@@ -90,71 +76,35 @@ def answer(name: str) -> Callable:
 
 def progress() -> None:
     """Print how far you are in the whole course; a dash is not attempted yet."""
-    problems: list[str] = []
-    status = {name: _status(name, problems) for name in EXERCISES}
-    for lesson in LESSONS:
-        names = [exercise.name for exercise in lesson.EXERCISES]
-        cells = [f"{name} {status[name]}".ljust(12) for name in names]
-        number = names[0].split(".")[0]
-        print(" ".join([f"Lesson {number}".ljust(9), *cells]).rstrip())
+    status = {name: _status(name) for name in EXERCISES}
+    for lesson in dict.fromkeys(name.split(".")[0] for name in status):
+        cells = [f"{n} {s}" for n, s in status.items() if n.split(".")[0] == lesson]
+        line = "".join(f" {cell:12}" for cell in cells)
+        print(f"{f'Lesson {lesson}':9}{line}".rstrip())
     left = [e for e in EXERCISES.values() if status[e.name] != SOLVED]
     print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved.", end="")
-    print(*(f" Next: {e.name} {e.title}{_place(e.name)}." for e in left[:1]))
-    if WAITING in status.values():
-        print(
-            f"{WAITING}: kept, but not by `check` on this computer, or edited since; "
-            f"`answer` shows it. To run it, {_accept()}."
-        )
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-        print(f"What is kept cannot be read: {problems[0]}{more}.")
-
-
-def _place(name: str) -> str:
-    """Return in which notebook of the course an exercise stands, in words, or ""."""
-    notebooks = Path(__file__).parents[2] / "notebooks"
-    for lessons in (notebooks, notebooks / "deeper"):
-        for path in lessons.glob(f"{name.split('.')[0]:0>2}_*.ipynb"):
-            if f"### Exercise {name} " in path.read_text(encoding="utf-8"):
-                return f", in {path.relative_to(notebooks.parent).as_posix()}"
-    return ""
+    for each in left[:1]:
+        page = each.page.relative_to(NOTEBOOKS.parent).as_posix()
+        print(f" Next: {each.name} {each.title}, in {page}.", end="")
+    print()
+    for name in EXERCISES:
+        try:
+            kept.read(EXERCISES[name])
+        except NotKept as error:
+            print(f"What is kept of {name} is not used: {error}.")
 
 
 def forget(name: str | None = None) -> None:
     """Delete the kept answer to exercise `name`; without a name, all of them."""
-    names = EXERCISES if name is None else [_exercise(name).name]
     gone = []
-    for each in names:
-        _verdicts.pop(each, None)
-        _not_kept.discard(each)
+    for each in EXERCISES.values() if name is None else [_exercise(name)]:
+        _verdicts.pop(each.name, None)
+        _not_kept.discard(each.name)
         try:
-            gone += [each] * kept.remove(each)
+            gone += [each.name] * kept.remove(each)
         except NotKept as error:
-            print(f"{each} is not forgotten: {error}.")
+            print(f"{each.name} is not forgotten: {error}.")
     print(f"Forgotten: {', '.join(gone)}." if gone else "Nothing was deleted.")
-
-
-def trust(name: str | None = None) -> None:
-    """Accept what is kept of exercise `name`, or of all, whoever wrote it; show it.
-
-    The text that is shown gets this installation's signature: `answer` will run it.
-    Only what `progress` calls waiting changes. Read it with `answer(name)` before.
-    """
-    names = EXERCISES if name is None else [_exercise(name).name]
-    signed = []
-    for each in names:
-        try:
-            text = kept.trust(each)
-        except NotKept as error:
-            print(f"{each} is not trusted: {error}.")
-            continue
-        if text is not None:
-            print(f"{each}.py in your folder says:\n{kept.shown(text)}")
-            signed.append(each)
-    said = (
-        f"Trusted: {', '.join(signed)}. From now on `answer` runs what you see above."
-    )
-    print(said if signed else "Nothing was waiting for trust.")
 
 
 def _exercise(name: str) -> Exercise:
@@ -162,25 +112,24 @@ def _exercise(name: str) -> Exercise:
         text = f'"{name}"' if isinstance(name, int | float) else '"1.1"'
         raise TypeError(f"the name of an exercise is text: {text}, not {name!r}.")
     if name not in EXERCISES:
-        raise ValueError(f"there is no exercise {name!r}; there are {list(EXERCISES)}.")
+        raise ValueError(f"there is no exercise {name!r}; there are {[*EXERCISES]}.")
     return EXERCISES[name]
 
 
-def _keep(exercise: Exercise, function: Callable, caller: FrameType) -> str:
+def _keep(exercise: Exercise, function: Callable, caller) -> str:
     """Keep the cell of a solved answer, if it solves alone; return what to say."""
-    name = exercise.name
-    _not_kept.add(name)
+    _not_kept.add(exercise.name)
     try:
         if function is exercise.reference:
             raise NotKept("it is the course's own function")
-        cell = kept.cell_of(caller)
-        alone = kept.load(name, cell, IMPORTS[name])
-        if kept.made_of(alone) != kept.made_of(function):
-            _demand_solved(exercise, alone)
-        kept.write(name, exercise.title, cell)
+        cell = "".join(linecache.getlines(caller.f_code.co_filename))
+        if not cell:
+            raise NotKept("the text of its cell cannot be found")
+        _demand_solved(exercise, kept.load(exercise, cell))
+        kept.write(exercise, cell)
     except NotKept as error:
         return f" It is not kept: {error}."
-    _not_kept.remove(name)
+    _not_kept.remove(exercise.name)
     return " Kept for later lessons."
 
 
@@ -196,28 +145,12 @@ def _demand_solved(exercise: Exercise, function: Callable) -> None:
         raise kept.not_alone(f"it is not right ({line})")
 
 
-def _accept(name: str = "") -> str:
-    """Return how to accept one text, or all; the lessons do not import trust."""
-    one = f'`trust("{name}")`, or ' * bool(name)
-    return f"`from utils.exercises import trust` and call {one}`trust()` for all"
-
-
-def _is_kept(name: str) -> bool:
+def _status(name: str) -> str:
+    """Return one of solved, not yet, and a dash for not attempted."""
     try:
-        return kept.read(name) is not None
-    except NotKept:
-        return False
-
-
-def _status(name: str, problems: list[str]) -> str:
-    """Return one of solved, waiting, not yet, and a dash for not attempted."""
-    try:
-        if kept.read(name) is not None:
+        if kept.read(EXERCISES[name]) is not None:
             return SOLVED
-    except Foreign:
-        if name not in _not_kept:
-            return WAITING
-    except NotKept as error:
-        problems.append(str(error))
+    except NotKept:
+        pass
     verdict = _verdicts.get(name)
     return "–" if verdict is None or verdict.status == UNTOUCHED else verdict.status

@@ -1,333 +1,135 @@
-"""Finds what a wrong answer did: a slip, a known mistake, or both.
+"""Finds which known mistake a wrong answer is.
 
-A name is a claim, so each has to be earned on every input that can speak for it:
-
-1. A known mistake did exactly the same, gradients and errors included.
-2. The difference itself says it: a tuple, another order of the axes, ...
-3. A slip: with nothing changed but, say, `keepdim=True`, the answer is right.
-   Or with that change it equals a known mistake.
-4. A known mistake with something else beside it: the outputs are the same numbers on
-   all inputs or on most, and no other mistake comes as close.
-
-An output that is mostly NaN or infinite could come from anything: it does not count as
-near to a mistake.
+A name is a claim, so it has to be earned: a known mistake did exactly the same on every
+input; or the difference itself says it; or the numbers are right but for their form; or
+on most inputs that are wrong, the first among them, one mistake alone returns the same.
 """
 
-import functools
 import itertools
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from utils.exercises.compare import (
-    CUT_OFF,
-    EDITS,
-    FIRST_IS_RIGHT,
-    OVERWRITTEN,
-    RETURN_MISSING,
-    VALUES_DIFFER,
-    alike,
-    difference,
-    hint,
-    output_difference,
-    same,
-)
-from utils.exercises.running import Run, run, silence, tensors
-from utils.exercises.slips import SLIPS, Edited
+from .catalogue import Exercise
+from .compare import CUT_OFF, EDITS, NO_RETURN, difference, same, unlike
+from .running import run
 
-Form = tuple[str, str, Callable]  # mistake, why, function
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One trial: its arguments, what should have happened, what the answer did."""
-
-    inputs: dict
-    should: Run
-    did: Run
-    seed: int = 0  # of the random numbers that were drawn
-
-    @functools.cached_property
-    def said(self) -> str | None:
-        return difference(self.should, self.did)
-
-    @functools.cached_property
-    def lost(self) -> bool:
-        """Whether most numbers are NaN or infinite that should not be."""
-        target, output = self.should.output, _unpacked(self, self.did.output)
-        said = output_difference(target, output)
-        if said is None or not said.startswith(VALUES_DIFFER):
-            return False
-        lost = target.isfinite() & ~output.isfinite()
-        return int(lost.sum()) * 2 > target.numel()
-
-
-@dataclass(frozen=True)
-class Name:
-    """The name of a mistake, and the sentence that claims it."""
-
-    mistake: str
-    sentence: str = ""  # empty if the difference says it already
+EVIDENT = {  # words of every difference -> what was done
+    re.escape(CUT_OFF): "a gradient cut off",
+    re.escape(NO_RETURN): "no return",
+    EDITS: "an argument edited in place",
+    "A tensor was overwritten": "a tensor overwritten that the gradient needs",
+    r"x\[mask\] = ... does not": "assignment under a mask that should broadcast",
+    "dtype=x.dtype of|with dtype=x.dtype": "two precisions mixed",
+    "~ turns True": "a mask of numbers",
+    "take .values, or amax": "values and places taken for a tensor",
+    "need one True or False": "many truths where one is needed",
+    "assert_close raises": "an assertion where an answer is wanted",
+    "A list cannot be indexed": "a list taken for a tensor",
+    "/ gives a float": "a size or an index that is no whole number",
+    "A method is called": "a method without its brackets",
+    "returns several things": "a tuple taken for a tensor",
+    "view does not": "view of transposed memory",
+}
+FORMS = {  # name -> (what to say, right outputs that this could be made of)
+    "more returned than was asked for": (
+        "Its first part is right: return only that.",
+        lambda x, y: x[:1] if isinstance(x, tuple) else []),
+    "another dtype": (
+        "Your numbers are right, but not their type.",
+        lambda x, y: [x.to(y.dtype)] if y.dtype != torch.bool else []),
+    "axes in another order": (
+        "Your numbers are right, but their axes stand in another order.",
+        lambda x, y: (x.permute(p) for p in itertools.permutations(range(x.dim())))
+        if x.dim() <= 4 else []),
+    "right numbers in another shape": (
+        "Your numbers are right, and their order, but not their shape.",
+        lambda x, y: [x.reshape(y.shape)]),
+    "True and False exchanged": (
+        "True stands where False should.",
+        lambda x, y: [~x] if x.dtype == torch.bool else []),
+    "right but for a factor": (
+        "Every number is the expected one times the same factor.",
+        lambda x, y: [x * ((x * y).sum() / (x * x).sum())] if x.numel() > 1 else []),
+    "right in single precision only": (
+        "In double precision only the first digits are right. Is something done in "
+        "single precision (.float(), a new tensor without dtype=...), or a small "
+        "number added?",
+        lambda x, y: [y] if _nearly(x, y) else []),
+}  # fmt: skip
 
 
 def name_of(
-    function: Callable,
-    trials: list[Trial],
-    forms: Iterable[Form],
-    gradients: bool | str,
-    reference: Callable,
-) -> Name | None:
-    """Return what the learner did, or None where nothing can be claimed."""
-    known = Known(forms, trials, gradients)
-    exact = known.exactly(lambda at: trials[at].did)
-    if exact:
-        mistake, why = exact
-        return Name(mistake, f"Your answer equals a known mistake, {mistake!r}. {why}")
-    if not any(True for t in trials for _ in tensors(t.should.output)):
-        # a few words in common prove no known mistake, what puts them right does
-        known = Known([], trials, gradients)
-    return (
-        _evident(trials)
-        or _slip(function, reference, known)
-        or known.nearly()
-        or _single(trials)
-    )
+    exercise: Exercise, trials: list[dict], should: list[dict], did: list[dict]
+) -> tuple[str | None, str]:
+    """Return (the mistake, the sentence that claims it), or (None, "")."""
+
+    @cache
+    def known(form: int, i: int) -> dict:
+        function = exercise.forms[form].function
+        return run(function, trials[i], exercise.gradients, i)
+
+    said = [difference(a, b) for a, b in zip(should, did)]
+    wrong = [i for i, words in enumerate(said) if words]
+    order = sorted(range(len(did)), key=lambda i: not said[i])  # wrong: soonest told
+    for form, each in enumerate(exercise.forms):
+        if not any(difference(known(form, i), did[i]) for i in order):
+            claim = f"Your answer equals a known mistake, {each.name!r}."
+            return each.name, f"{claim} {each.why}"
+    for words, name in EVIDENT.items():
+        if all(re.search(words, said[i]) for i in wrong):
+            return name, ""
+    for name, (claim, change) in FORMS.items():
+        if all(_becomes(change, should[i], did[i]) for i in wrong):
+            return name, claim
+    return _nearest(exercise, known, wrong, should, did)
 
 
-# --- known mistakes ---------------------------------------------------------------
+def _nearest(
+    exercise: Exercise, known: Callable, wrong: list[int], should, did
+) -> tuple[str | None, str]:
+    """Return the one mistake whose outputs are the answer's on most wrong inputs."""
+    votes = {}
+    for form, each in enumerate(exercise.forms):
+        if not _same_output(known(form, wrong[0]), did[wrong[0]]):
+            continue  # nearly, but not on the input that is shown
+        if any(_same_output(should[i], known(form, i)) for i in wrong):
+            continue  # right where the answer is wrong
+        agree = sum(_same_output(known(form, i), did[i]) for i in wrong)
+        votes[each.name] = max((agree, each.why), votes.get(each.name, (0, "")))
+    most = max(votes.values(), default=(0, ""))[0]
+    best = [name for name in votes if votes[name][0] == most]
+    if len(best) != 1 or 2 * most < len(wrong):
+        return None, ""
+    claim = f"On {most} of the {len(wrong)} inputs on which it is wrong, its output is "
+    return best[0], f"{claim}that of a known mistake, {best[0]!r}. {votes[best[0]][1]}"
 
 
-class Known:
-    """The known mistakes of an exercise; each is run on an input once, when needed."""
-
-    def __init__(
-        self, forms: Iterable[Form], trials: list[Trial], gradients: bool | str
-    ):
-        self.forms, self.trials, self.gradients = list(forms), trials, gradients
-        # what is wrong comes first: it tells mistakes apart soonest
-        self.order = sorted(range(len(trials)), key=lambda at: trials[at].said is None)
-        self.run = functools.cache(self._run)
-
-    def _run(self, form: int, at: int) -> Run:
-        trial = self.trials[at]
-        return run(self.forms[form][2], trial.inputs, self.gradients, trial.seed)
-
-    def exactly(self, did: Callable[[int], Run]) -> tuple[str, str] | None:
-        """Return (mistake, why) of the first that did the same everywhere."""
-        for form, (mistake, why, _) in enumerate(self.forms):
-            if all(alike(self.run(form, at), did(at)) for at in self.order):
-                return mistake, why
-        return None
-
-    def nearly(self) -> Name | None:
-        """Return the one mistake whose outputs are the learner's on the most inputs."""
-        near = [self._near(form) for form in range(len(self.forms))]
-        best = max(near, default=(0, False))
-        closest = [form[:2] for form, score in zip(self.forms, near) if score == best]
-        if best == (0, False) or len({mistake for mistake, _ in closest}) > 1:
-            return None  # of two that come equally close, neither is the name
-        mistake, why = closest[0]
-        some = any("are NaN" in (trial.said or "") for trial in self.trials)
-        claim = (
-            f"On {best[0]} of {len(self.trials)} inputs its output"
-            f"{', where it is a number,' if some else ''} is that of a known mistake, "
-            f"{mistake!r}. {why}"
-        )
-        return Name(mistake, claim)
-
-    def _near(self, form: int) -> tuple[int, bool]:
-        """Return on how many inputs the outputs are equal, and whether on all.
-
-        (0, False) if that proves nothing: if the answer is right where the mistake is
-        wrong, if the first wrong output is another one, or most are.
-        """
-        equal, others = 0, 0
-        for at, trial in enumerate(self.trials):
-            if trial.did.error is not None or trial.lost:
-                continue
-            wrong = not _is_output(trial, trial.should)
-            agrees = _is_output(trial, self.run(form, at))
-            if not agrees and (not wrong or not equal):
-                return 0, False
-            equal += wrong and agrees
-            others += not agrees
-        return (equal, not others) if equal and equal >= others else (0, False)
-
-
-def _is_output(trial: Trial, other: Run) -> bool:
-    """Whether an answer's output is another's, but for NaN and what was packed around.
-
-    NaN is left out because it looks like any other; infinite numbers count.
-    """
-    if other.error is not None:
+def _becomes(change: Callable, should: dict, did: dict) -> bool:
+    """Whether a wrong output becomes right by the change."""
+    try:
+        x, y = did["returns"], should["returns"]
+        return bool(unlike(y, x)) and any(not unlike(y, each) for each in change(x, y))
+    except (KeyError, AttributeError, RuntimeError, TypeError):
         return False
-    yours, known = _unpacked(trial, trial.did.output), _unpacked(trial, other.output)
-    said = output_difference(known, yours)
-    if said is None or not said.startswith(VALUES_DIFFER):
-        return said is None
-    number, cast = ~yours.isnan(), yours is not trial.did.output
-    equal = _equal if cast else same  # a cast one, as far as its own type could tell
-    return equal(yours[number], known[number])
 
 
-def _unpacked(trial: Trial, output: object) -> object:
-    """Return an output without what was packed or cast around it."""
-    target = trial.should.output
-    if not isinstance(target, Tensor):
-        return output
-    if isinstance(output, (tuple, list)) and output:
-        output = output[0]
-    if isinstance(output, Tensor) and output.dtype.is_floating_point:
-        return output.to(target.dtype) if target.is_floating_point() else output
-    return output
+def _nearly(x: Tensor, y: Tensor) -> bool:
+    single = x.dtype == y.dtype == torch.float64
+    return single and torch.allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
-# --- what the difference itself says ----------------------------------------------
-
-FACTOR = "right but for a factor"
-SAID = {  # words of a difference -> what was done
-    RETURN_MISSING: "no return",
-    FIRST_IS_RIGHT: "more returned than was asked for",
-    OVERWRITTEN: "a tensor overwritten that the gradient needs",
-    CUT_OFF: "a gradient cut off",
-}
-
-
-def _evident(trials: list[Trial]) -> Name | None:
-    """Return what is said on every input on which the answer is wrong."""
-    found = [_said(trial) for trial in trials if trial.said is not None]
-    if None in found or len({name.mistake for name in found}) != 1:
-        return None
-    everywhere = len(found) == len(trials) and len(set(found)) == 1
-    if found[0].mistake == FACTOR and not everywhere:
-        claim = (
-            "On each input every number is the expected one times the same factor; "
-            "another input has another factor."
-        )
-        return Name(FACTOR, claim)
-    return found[0]
-
-
-def _said(trial: Trial) -> Name | None:
-    said, did, target = trial.said, trial.did, trial.should.output
-    if did.error is not None:
-        known = hint(did.error)
-        return Name(known[0]) if known else None
-    if said.startswith(EDITS):
-        right = output_difference(target, did.output) is None
-        return Name("an argument edited in place") if right else None
-    for words, mistake in SAID.items():
-        if words in said:
-            return Name(mistake)
-    return _rearranged(target, did.output)
-
-
-def _rearranged(target, output) -> Name | None:
-    """Return in what form the right numbers came, if they did."""
-    if not (type(output) is Tensor and isinstance(target, Tensor)):
-        return None
-    if output.layout != torch.strided or output.device != target.device:
-        return None
-    if output.dtype != target.dtype:
-        if target.dtype != torch.bool and _equal(output, target):
-            return Name("another dtype", "Your numbers are right, but not their type.")
-        return None
-    if output.numel() != target.numel() or _equal(output, target):
-        return None
-    if output.dim() == target.dim() <= 4:
-        for order in itertools.permutations(range(output.dim())):
-            if _equal(output.permute(order), target):
-                claim = "Your numbers are right, but their axes stand in another order."
-                return Name("axes in another order", claim)
-    if output.shape != target.shape:
-        if _equal(output.reshape(target.shape), target):
-            claim = "Your numbers are right, and their order, but not their shape."
-            return Name("right numbers in another shape", claim)
-        return None
-    if target.dtype == torch.bool and torch.equal(~output, target):
-        claim = "True stands where False should."
-        return Name("True and False exchanged", claim)
-    return _multiple(target, output)
-
-
-def _multiple(target: Tensor, output: Tensor) -> Name | None:
-    """Return that every number is the same multiple of the expected one, if it is."""
-    if not target.is_floating_point() or target.numel() < 2:
-        return None
-    factor = ((output * target).sum() / (target * target).sum()).item()
-    if not math.isfinite(factor) or abs(factor) < 1e-3:
-        return None
-    if not _equal(output / factor, target):
-        return None
-    claim = f"Every number is {factor:.4g} times the expected one."
-    return Name(FACTOR, claim)
-
-
-def _single(trials: list[Trial]) -> Name | None:
-    """Return that only single precision is right, if only the last digits differ."""
-    tolerance = 1e-6
-    for trial in trials:
-        target, output = trial.should.output, trial.did.output
-        if trial.said is None:
-            continue
-        if not (isinstance(target, Tensor) and type(output) is Tensor):
-            return None
-        if not target.dtype == output.dtype == torch.float64:
-            return None
-        if not _equal(output, target, tolerance):
-            return None
-        tolerance = 1e-4  # after the first: large scores show it more
-    claim = (
-        "In double precision only the first digits are right. Is something done in "
-        "single precision (.float(), a new tensor without dtype=...), or a small "
-        "number added?"
-    )
-    return Name("right in single precision only", claim)
-
-
-def _equal(output: Tensor, target: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether two tensors are equal, as far as the smaller precision can tell."""
-    if output.shape != target.shape:
+def _same_output(one: dict, other: dict) -> bool:
+    """Whether both return the same numbers, NaN left out."""
+    if "returns" not in one or "returns" not in other:
         return False
-    rough = output.dtype in (torch.float16, torch.bfloat16)
-    tolerance = 1e-2 if rough else tolerance
-    a, b = output.detach().double(), target.detach().double()
-    return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-# --- slips ------------------------------------------------------------------------
-
-
-def _slip(function: Callable, reference: Callable, known: Known) -> Name | None:
-    """Return the slip without which the answer is right, or a known mistake."""
-    for slip, (why, edit) in SLIPS.items():
-        mode = Edited(edit)
-        did = functools.cache(functools.partial(_edited, mode, function, known))
-        did(known.order[0])
-        if not mode.used:
-            continue
-        said = [difference(known.trials[at].should, did(at)) for at in known.order]
-        if not any(said):
-            return Name(slip, f"{why} Nothing else is wrong.")
-        was = [known.trials[at].said for at in known.order]
-        if any(now and not before for now, before in zip(said, was)):
-            continue  # what the edit spoils was right without it
-        exact = known.exactly(did)
-        if exact:
-            mistake, other = exact
-            spoilt = known.exactly(functools.partial(_edited, mode, reference, known))
-            if spoilt and spoilt[0] == mistake:
-                continue  # the edit itself makes this mistake, even of the right answer
-            also = f"That put right, it equals a known mistake, {mistake!r}. {other}"
-            return Name(slip, f"{why} {also}")
-    return None
-
-
-def _edited(mode: Edited, function: Callable, known: Known, at: int) -> Run:
-    """Return what the function does on one input if its calls are edited."""
-    with silence():
-        trial, edited = known.trials[at], mode.around(function)
-        return run(edited, trial.inputs, known.gradients, trial.seed)
+    a, b = one["returns"], other["returns"]
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return not unlike(a, b)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    number = ~(a.isnan() | b.isnan())
+    return bool(2 * number.sum() > a.numel()) and same(a[number], b[number])

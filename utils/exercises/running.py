@@ -1,4 +1,9 @@
-"""Runs an answer on one trial, records everything it did, and leaves nothing behind."""
+"""Runs an answer on one trial, writes down what it did, and leaves nothing behind.
+
+What a call does is a dict: what it returns or raises, which arguments it changes, the
+gradients that it passes back. Two calls did the same if their dicts agree. A key in
+brackets says where something happened; it is not compared.
+"""
 
 import copy
 import inspect
@@ -11,21 +16,17 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import torch
 from matplotlib import rc_context
 from torch import Tensor
-from torch._tensor_str import get_printoptions
-from torch.random import fork_rng
 
 LIMIT = 10.0  # seconds that one call may take
-WITHOUT_NAN = "without NaN"  # gradients, and on the way to them no NaN either
+WHERE = "(in)"  # the learner's own line in which an error arose
 NOT_THE_LEARNERS = tuple(  # what stands here was not written by the learner
     f"{folder}{os.sep}"
     for folder in (
@@ -41,201 +42,165 @@ class TooLong(BaseException):
     """Raised in an endless answer; no `except Exception` of its own can stop it."""
 
 
-class NaNOnTheWay(RuntimeError):
-    """A NaN arose in the backward pass, even if none is left in the gradients."""
+def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> dict:
+    """Return what a function does with copies of the arguments.
 
-
-@dataclass
-class Run:
-    """Everything one call did."""
-
-    output: object = None
-    error: BaseException | None = None
-    edited: list[str] = field(default_factory=list)
-    grads: dict[str, Tensor] = field(default_factory=dict)
-    backward_error: BaseException | None = None
-    line: str = ""  # the learner's own line in which an error arose, if known
-
-
-def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> Run:
-    """Call the function on copies of the trial's arguments; record what it did.
-
-    gradients: whether to compute them too; WITHOUT_NAN stops at the first NaN.
+    gradients: False, True, or "without nan": none may arise on the way either.
     seed: of the random numbers that the function may draw.
     """
-    done = Run()
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = {name: _copied(arg) for name, arg in trial.items()}
-        for leaf in leaves.values():
-            if isinstance(leaf, Tensor):
-                leaf.requires_grad_(bool(gradients) and leaf.is_floating_point())
-        args = {name: _copied(leaf) for name, leaf in leaves.items()}
-        versions = {n: a._version for n, a in args.items() if isinstance(a, Tensor)}
+        leaves = {name: copied(x) for name, x in trial.items()}
+        for x in leaves.values():
+            if isinstance(x, Tensor):
+                x.requires_grad_(bool(gradients) and x.is_floating_point())
+        given = {name: copied(x) for name, x in leaves.items()}
         try:
-            with settings_kept(seed), time_limit(LIMIT):
-                done.output = function(*args.values())
+            with seeded(seed), time_limit(LIMIT):
+                output = function(*given.values())
         except (Exception, SystemExit, TooLong) as error:  # told, not thrown
-            done.error, done.line = error, _own_line(error)
-            error.__traceback__ = None  # it holds on to every tensor of the call
-        done.edited = [
-            name
-            for name, arg in args.items()
-            if (name in versions and arg._version > versions[name])
-            or not _untouched(arg, leaves[name])
-        ]
-        if done.error is None and not done.edited:
-            _record_gradients(done, leaves, watch=gradients == WITHOUT_NAN)
-            if "inplace operation" in str(done.backward_error):
-                done.line = _overwriting_line(function)
-    return done
+            return _raised("raises", error)
+        changed = [name for name in given if not _equal(given[name], leaves[name])]
+        if changed:
+            return {"changes its argument": ", ".join(changed), "returns": output}
+        found = {"returns": output}
+        if gradients:
+            found |= _gradients(function, output, leaves, gradients == "without nan")
+        return found
+
+
+def _raised(what: str, error: BaseException) -> dict:
+    """Return what an error says, without addresses, and in which line it arose."""
+    line = _own_line(error)
+    error.__traceback__ = None  # it holds on to every tensor of the call
+    if isinstance(error, TooLong):
+        return {"never ends": str(error), WHERE: line}
+    text = (str(error).strip().splitlines() or [""])[0]
+    text = re.sub(r"0x[0-9a-f]+", "…", f"{type(error).__name__}: {text}")
+    return {what: text, WHERE: line}
 
 
 # --- arguments --------------------------------------------------------------------
 
 
-def _copied(arg):
-    """Return a copy that can be edited without harm; functions are passed through."""
-    if isinstance(arg, Tensor):
-        return _tensor_copied(arg)
-    if type(arg) in (list, tuple):
-        return type(arg)(map(_copied, arg))
-    if type(arg) is dict:
-        return {key: _copied(value) for key, value in arg.items()}
-    return copy.deepcopy(arg) if isinstance(arg, torch.nn.Module) else arg
+def copied(x):
+    """Return a copy that can be edited without harm.
+
+    A tensor's copy lies in memory as the tensor does; gradients pass through it.
+    """
+    if isinstance(x, Tensor):
+        repeated = [step == 0 for step in x.stride()]  # by expand
+        once = x[tuple(slice(0, 1) if each else slice(None) for each in repeated)]
+        kept = torch.empty_strided(once.shape, once.stride(), dtype=x.dtype)
+        return kept.copy_(once).expand(x.shape)
+    if type(x) in (list, tuple):
+        return type(x)(map(copied, x))
+    if type(x) is dict:
+        return {key: copied(value) for key, value in x.items()}
+    if callable(x):  # what it remembers begins anew, and its name is not given away
+        hidden = copy.deepcopy(x)
+        return lambda *args, **named: hidden(*args, **named)
+    return x
 
 
-def _tensor_copied(tensor: Tensor) -> Tensor:
-    """Return a copy that lies in memory as the tensor does; gradients pass through."""
-    repeated = [step == 0 for step in tensor.stride()]  # by expand
-    once = tensor[tuple(slice(0, 1) if each else slice(None) for each in repeated)]
-    kept = torch.empty_strided(once.shape, once.stride(), dtype=tensor.dtype)
-    kept.copy_(once)
-    return kept.expand(tensor.shape) if any(repeated) else kept
-
-
-def _untouched(arg, before) -> bool:
-    """Whether an argument still holds what it held (an edit may leave no version)."""
+def _equal(x, before) -> bool:
+    """Whether an argument still holds exactly what it held; NaN equals NaN."""
     if isinstance(before, Tensor):
-        if arg.shape != before.shape or arg.dtype != before.dtype:
+        if x.shape != before.shape or x.dtype != before.dtype:
             return False
-        return torch.equal(arg, before) or torch.allclose(
-            arg.double(), before.double(), rtol=0, atol=0, equal_nan=True
-        )
-    if isinstance(before, (list, tuple)):
-        return len(arg) == len(before) and all(map(_untouched, arg, before))
+        both_nan = x.isnan() & before.isnan()
+        return bool(((x == before) | both_nan).all())
+    if isinstance(before, list | tuple):
+        return len(x) == len(before) and all(map(_equal, x, before))
     if type(before) is dict:
-        same_keys = list(arg) == list(before)
-        return same_keys and all(_untouched(arg[key], before[key]) for key in before)
-    if isinstance(before, (bool, int, float, str)):  # as parts of a list or dict
-        return type(arg) is type(before) and (arg == before or before != before)
-    return True
+        return x.keys() == before.keys() and all(_equal(x[k], before[k]) for k in x)
+    return callable(before) or (type(x) is type(before) and x == before) or x != x
 
 
 # --- gradients --------------------------------------------------------------------
 
 
-def tensors(output) -> Iterable[Tensor]:
+def tensors(output) -> Iterator[Tensor]:
     """Yield the tensors in an output, however deep."""
     if isinstance(output, Tensor):
         yield output
-    elif isinstance(output, (list, tuple, dict)):
+    elif isinstance(output, list | tuple | dict):
         for part in output.values() if isinstance(output, dict) else output:
             yield from tensors(part)
 
 
-def _record_gradients(done: Run, leaves: dict, watch: bool) -> None:
-    """Add the gradients of the inputs; where none arrives, zeros.
-
-    watch: stop where a NaN arises, which is an error then.
-    """
+def _gradients(function: Callable, output, leaves: dict, watch: bool) -> dict:
+    """Return the gradients of the inputs; zeros where none arrives."""
     inputs = {
-        name: leaf
-        for name, leaf in leaves.items()
-        if isinstance(leaf, Tensor) and leaf.requires_grad
+        name: x
+        for name, x in leaves.items()
+        if isinstance(x, Tensor) and x.requires_grad
     }
-    grads: Iterable[Tensor | None] = [None] * len(inputs)
+    alive = [x for x in tensors(output) if x.requires_grad]
+    found = [None] * len(inputs)
     try:
-        alive = [part for part in tensors(done.output) if part.requires_grad]
         if inputs and alive:
-            loss = sum((part * _probe(part, i)).sum() for i, part in enumerate(alive))
-            with settings_kept(), _watched(watch), time_limit(LIMIT):
-                grads = torch.autograd.grad(
-                    loss, list(inputs.values()), allow_unused=True
-                )
+            with seeded(), warnings.catch_warnings(), time_limit(LIMIT):
+                warnings.simplefilter("ignore")
+                loss = sum((x * _probe(x, i)).sum() for i, x in enumerate(alive))
+                with torch.autograd.set_detect_anomaly(watch):
+                    found = torch.autograd.grad(
+                        loss, [*inputs.values()], allow_unused=True
+                    )
     except (Exception, SystemExit, TooLong) as error:
-        done.backward_error, done.line = error, _own_line(error)
-        error.__traceback__ = None
-        return
-    done.grads = {
-        name: torch.zeros_like(leaf) if grad is None else grad
-        for (name, leaf), grad in zip(inputs.items(), grads, strict=True)
-    }
+        if watch and "returned nan" in str(error):
+            return {"in the backward pass": "a NaN arises"}
+        done = _raised("in the backward pass", error)
+        if "inplace operation" in str(error):
+            done[WHERE] = _overwriting_line(function)
+        return done
+    zeros = (
+        x.new_zeros(x.shape) if g is None else g for x, g in zip(inputs.values(), found)
+    )
+    return {f"gradient of `{name}`": g for name, g in zip(inputs, zeros)}
 
 
-@contextmanager
-def _watched(watch: bool) -> Iterator[None]:
-    """Raise NaNOnTheWay where a NaN arises in the backward pass, if asked to."""
-    if not watch:
-        yield
-        return
-    with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
-        warnings.simplefilter("ignore")  # it warns of what it raises
-        try:
-            yield
-        except RuntimeError as error:
-            if "returned nan" not in str(error):
-                raise
-            raise NaNOnTheWay("a NaN arises in the backward pass") from None
-
-
-def _probe(part: Tensor, seed: int) -> Tensor:
+def _probe(x: Tensor, seed: int) -> Tensor:
     """Return the upstream gradient: no two numbers alike, and none near 0."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(part.shape, generator=generator)
-    return (noise + noise.sign() / 2).to(part.dtype)
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    return (noise + noise.sign() / 2).to(x.dtype)
 
 
 # --- the whole program ------------------------------------------------------------
 
 
-def default_device() -> torch.device:
-    """Return where new tensors go; torch 2.6 cannot say so once that was set back."""
-    try:
-        return torch.get_default_device()
-    except AttributeError:
-        return torch.device("cpu")
-
-
 @contextmanager
 def surroundings_kept() -> Iterator[None]:
-    """Set back what an answer may change outside PyTorch: folder, plots, NumPy."""
+    """Set back what answers may change: folder, plots, NumPy, threads, printing."""
     folder, randoms, numpys = os.getcwd(), random.getstate(), np.random.get_state()
+    threads = torch.get_num_threads()
     try:
-        with rc_context(), np.errstate(), np.printoptions():
+        with (
+            rc_context(),
+            np.errstate(),
+            np.printoptions(),
+            warnings.catch_warnings(),
+            torch._tensor_str.printoptions(),
+        ):
             yield
     finally:
         os.chdir(folder)
         random.setstate(randoms)
         np.random.set_state(numpys)
+        torch.set_num_threads(threads)
 
 
 @contextmanager
-def settings_kept(seed: int = 0) -> Iterator[None]:
-    """Set the random seeds, and set back what an answer sets for the next call.
-
-    NumPy's random state takes longer to keep than a small answer to run: it and
-    Python's are set back once, by `surroundings_kept`.
-    """
-    dtype, device = torch.get_default_dtype(), default_device()
-    threads, printing = torch.get_num_threads(), get_printoptions()
-    filters, anomaly = warnings.filters[:], torch.is_anomaly_enabled()
-    devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+def seeded(seed: int = 0) -> Iterator[None]:
+    """Set the random seeds, and set back what an answer sets for the next call."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    anomaly = torch.is_anomaly_enabled()
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     torch.set_default_dtype(torch.float32)
     try:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
-            fork_rng(devices=range(devices)),
+            torch.random.fork_rng(devices),
         ):
             torch.default_generator.manual_seed(seed)
             random.seed(seed)
@@ -243,13 +208,8 @@ def settings_kept(seed: int = 0) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
-        if default_device() != device:
-            # "cpu" as a default would leave a mode behind that slows down every call
-            torch.set_default_device(None if device == torch.device("cpu") else device)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        torch.set_printoptions(**printing)
-        warnings.filters[:] = filters
+        if torch.get_default_device() != device:  # a mode that slows down every call
+            torch.set_default_device(None if device.type == "cpu" else device)
         torch.autograd.set_detect_anomaly(anomaly)
 
 
@@ -260,9 +220,12 @@ class Nowhere(io.TextIOBase):
         return len(text)
 
 
-def silence() -> redirect_stdout:
-    """Return a context in which prints go nowhere, and take no memory, however long."""
-    return redirect_stdout(Nowhere())
+@contextmanager
+def silence() -> Iterator[None]:
+    """Let prints and warnings go nowhere, and take no memory, however long."""
+    with redirect_stdout(Nowhere()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
@@ -279,10 +242,9 @@ def time_limit(seconds: float) -> Iterator[None]:
     ):
         yield
         return
-
     running = True
 
-    def stop(signal_number: int, frame: FrameType | None) -> None:
+    def stop(*_) -> None:
         if running:
             raise TooLong(f"{seconds:g} seconds")
 
@@ -320,6 +282,6 @@ def _overwriting_line(function: Callable) -> str:
     except (OSError, TypeError):
         return ""
     found = [i for i, line in enumerate(lines) if OVERWRITES.search(line)]
-    if len(found) != 1:
-        return ""
-    return f"line {start + found[0]}: {lines[found[0]].strip()}"
+    return (
+        f"line {start + found[0]}: {lines[found[0]].strip()}" if len(found) == 1 else ""
+    )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from utils import positions
 from utils.attention import scaled_dot_product_attention
-from utils.exercises.engine import Exercise
+from utils.oldex.engine import Exercise
 from utils.language_model import find_smollm2
 from utils.masks import causal_mask, padding_mask
 from utils.treebank import Sentence, parse_conllu
@@ -134,7 +134,7 @@ class Notebook:
     def __init__(self):
         self.names = {"__name__": "__main__"}
         self.run("import math, torch\nimport torch.nn.functional as F")
-        self.run("from utils.exercises import answer, check, forget, progress")
+        self.run("from utils.oldex import answer, check, forget, progress")
 
     def run(self, cell: str) -> "Notebook":
         cell = textwrap.dedent(cell)

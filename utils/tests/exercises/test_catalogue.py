@@ -1,0 +1,65 @@
+"""Pages, tables and trials fit: solutions pass, each known mistake gets its own name."""
+
+import ast
+import json
+
+import pytest
+
+from utils.exercises import EXERCISES
+from utils.exercises.catalogue import NOTEBOOKS, RIGHT, edited, table
+from utils.exercises.engine import grade
+from utils.exercises.running import silence
+
+ALL = pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
+TABLES = sorted((NOTEBOOKS / "exercises").glob("[0-9]*.txt"))
+
+
+@ALL
+def test_every_line_of_the_table_fits_the_printed_solution(exercise):
+    """`edited` says which edit stands how often, in which line of which table."""
+    for mistake in exercise.known:
+        for where, line in mistake.lines:
+            ast.parse(edited(exercise.solution, line, where))
+
+
+@ALL
+def test_what_is_right_is_solved(exercise):
+    """The printed solution, and the edits of it that change nothing."""
+    from utils.exercises.catalogue import defined
+
+    for code in (exercise.solution, *exercise.right):
+        verdict = grade(exercise, defined(code, exercise.space))
+        assert verdict.solved, f"{code}\n{verdict.message}"
+
+
+@ALL
+def test_every_form_is_refused_by_name_and_no_slip_passes(exercise):
+    """A slip that no trial tells from the solution is a hole in the trials."""
+    problems = []
+    for form in exercise.forms:
+        with silence():
+            verdict = grade(exercise, form.function)
+        if verdict.mistake != form.name:
+            said = "accepted" if verdict.solved else verdict.mistake
+            problems.append(f"{form.name!r}: {said!r}\n{form.code}")
+    assert not problems, "\n".join(problems)
+
+
+def test_tables_name_exercises_and_each_mistake_has_forms():
+    for path in TABLES:
+        for name, (mistakes, _) in table(path).items():
+            assert name in EXERCISES, (path.name, name)
+            assert all(each.lines for each in mistakes), name
+            names = [each.name for each in mistakes if each.name != RIGHT]
+            assert len(set(names)) == len(names), name
+
+
+def test_what_a_page_shows_to_be_broken_is_a_known_mistake():
+    shown = 0
+    for path in sorted(NOTEBOOKS.rglob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for name, mistakes in cell["metadata"].get("shows_broken", {}).items():
+                for mistake in mistakes:
+                    shown += 1
+                    assert mistake in EXERCISES[name].names(), (path.name, mistake)
+    assert shown
