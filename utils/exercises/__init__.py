@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from . import kept
 from .catalogue import NOTEBOOKS, Exercise, exercises
+from .drawing import draw
 from .engine import SOLVED, UNTOUCHED, Verdict, grade
 from .kept import NotKept, folder
 from .running import silence
@@ -45,9 +46,7 @@ def check(name: str, function: Callable) -> None:
         said += " The answer that you solved earlier stays."
     print(f"{name} {exercise.title}: {verdict.status}. {verdict.message}{said}")
     if verdict.picture is not None:
-        from utils.plotting import compared
-
-        compared(*verdict.picture)
+        draw(*verdict.picture)
 
 
 def answer(name: str) -> Callable:

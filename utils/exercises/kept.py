@@ -155,10 +155,16 @@ def load(exercise: Exercise, text: str) -> Callable:
     space = imported(exercise.imports) | KERNEL
     _given[name] = None
     try:
-        text = TransformerManager().transform_cell(re.sub(r"\A\s*%%.*\n", "", text))
+        tree = parsed(text)
+        # prints and pictures below the function may use what stands in other cells
+        tree.body = [
+            each
+            for each in tree.body
+            if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each)
+        ]
         # where tracebacks and inspect.getsource look for the lines of a file
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-        code = compile(_definitions(text), file, "exec")
+        code = compile(tree, file, "exec")
         with surroundings_kept(), seeded(), silence(), time_limit(LIMIT):
             exec(code, space)
         function = _given[name] or space.get("ANSWER")  # as it was called once
@@ -191,15 +197,7 @@ def not_alone(said: str) -> NotKept:
     return NotKept(f"when its cell is run alone, {said}")
 
 
-def _definitions(text: str) -> ast.Module:
-    """Return what a cell defines, and its calls of check.
-
-    A print or a picture below the function may use what stands in other cells.
-    """
-    tree = ast.parse(text)
-    tree.body = [
-        each
-        for each in tree.body
-        if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each)
-    ]
-    return tree
+def parsed(text: str) -> ast.Module:
+    """Return a cell as a kernel reads it, whose first line may be a magic."""
+    text = re.sub(r"\A\s*%%.*\n", "", text)  # %%time
+    return ast.parse(TransformerManager().transform_cell(text))
