@@ -94,13 +94,13 @@ class Exercise:
             if mistake.name != RIGHT
             for code in edits(self.solution, mistake)
         ]
-        slips = [
+        everywhere = [
             Form(slip.name, slip.why, code, space)
-            for slip in table(NOTEBOOKS / "exercises/slips.txt")["every exercise"][0]
+            for slip in slips()["every exercise"][0]
             for code in slipped(self.solution, slip)
             if code not in right
         ]
-        return (*listed, *slips)
+        return (*listed, *everywhere)
 
     @cached_property
     def right(self) -> tuple[str, ...]:
@@ -229,6 +229,12 @@ def table(path: Path) -> dict[str, tuple[list[Mistake], str]]:
                 raise ValueError(f"{where}: write 'name: why it is wrong'.")
             mistakes.append(Mistake(name_of_it, why, []))
     return found
+
+
+@cache
+def slips() -> dict[str, tuple[list[Mistake], str]]:
+    """Return what is the same in every exercise: slips, and what errors mean."""
+    return table(NOTEBOOKS / "exercises/slips.txt")
 
 
 def edits(solution: str, mistake: Mistake) -> Iterator[str]:

@@ -7,37 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .catalogue import slips
 from .running import WHERE
 
 DIFFER = "the values differ: "
-HINTS = {  # what PyTorch or Python says -> what it means
-    r"shape of the mask .* does not match": "x[mask] = ... does not broadcast the "
-    "mask; x.masked_fill(mask, ...) does.",
-    r"same dtype|expected scalar type|dtype.* mismatch": "A new tensor takes the type "
-    "of an input with dtype=x.dtype.",
-    r"\(operator\.invert\) is only implemented|bitwise_not": "~ turns True and False "
-    "round, not numbers: build the mask with dtype=torch.bool, or compare (mask == 1).",
-    r"torch\.return_types": "max(dim=...) returns values and their places: take "
-    ".values, or amax.",
-    r"Boolean value of Tensor": "`if` and `and` need one True or False, but a "
-    "comparison of tensors gives one for each number: torch.allclose(a, b) says yes or "
-    "no; masks are joined by `(a >= 0) & (a < n)`, with brackets.",
-    r"are not (close|equal)": "assert_close raises an error; torch.allclose(a, b, "
-    "atol=...) says yes or no.",
-    r"(list|range) indices": "A list cannot be indexed like a tensor: take "
-    "torch.tensor(...) or torch.arange(...).",
-    r"slice indices must be integers|ints,but got float|'float' object cannot be int":
-    "/ gives a float, also for 8 / 2: take // for a size or an index.",
-    r"method' object (is not subscriptable|does not support item)": "A method is "
-    "called: x.clone(), not x.clone.",
-    r"is a tuple|'tuple' object|tuple indices must be": "A function that you call "
-    "returns several things: output, weights = ...",
-    r"view size is not compatible": "After a transpose, yours or of the input, reshape "
-    "works and view does not.",
-    r"inplace operation": "A tensor was overwritten that the backward pass needs. "
-    "Build a new one: w = w / s instead of w /= s, torch.where or masked_fill instead "
-    "of w[...] = 0.",
-}  # fmt: skip
 
 
 def difference(should: dict, did: dict) -> str:
@@ -82,11 +55,19 @@ def _done_in_vain(what: str, did: dict) -> str:
             "(x = x - 1 instead of x -= 1), or change a copy: keys = keys.clone(). A "
             "second name or a slice is no copy."
         )
-    hint = next((h for words, h in HINTS.items() if re.search(words, did[what])), "")
-    hint = f"\n  {hint}" * bool(hint)
+    hint = f"\n  {known_error(did[what])[1]}".rstrip()
     if what == "raises":
         return f"your function raised {did[what]}{hint}{line}"
     return f"the values are right, but {what}: {did[what]}.{hint}{line}"
+
+
+def known_error(said: str) -> tuple[str, str]:
+    """Return (what was done, what the error means), or two empty texts."""
+    known = slips()["errors"][0]
+    for each in known:
+        if any(re.search(words, said) for _, words in each.lines):
+            return each.name, each.why
+    return "", ""
 
 
 def unlike(wanted, found, where: str = "your output") -> str:

@@ -46,9 +46,9 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     wrong = [i for i, words in enumerate(said) if words]
     with silence():
         for i in wrong[:1] * 2 or range(len(did)):
-            if not {"raises", "never ends"} & set(did[i]) and difference(
-                did[i], run(function, trials[i], how, i)
-            ):
+            if not (said[i] or DIFFER).startswith(DIFFER):
+                continue  # what cannot be compared with the solution, nor with itself
+            if difference(did[i], run(function, trials[i], how, i)):
                 return Verdict(NOT_YET, f"{AGAIN}\n  {tried_with(trials[i])}")
         if not wrong:
             return Verdict(SOLVED, f"Equal to the reference on {len(trials)} inputs.")

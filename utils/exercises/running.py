@@ -7,7 +7,6 @@ brackets says where something happened; it is not compared.
 
 import copy
 import inspect
-import io
 import linecache
 import os
 import random
@@ -75,8 +74,8 @@ def _raised(what: str, error: BaseException) -> dict:
     if isinstance(error, TooLong):
         return {"never ends": str(error), WHERE: line}
     text = (str(error).strip().splitlines() or [""])[0]
-    text = re.sub(r"0x[0-9a-f]+", "…", f"{type(error).__name__}: {text}")
-    return {what: text, WHERE: line}
+    text = re.sub(r"0x[0-9a-f]+", "…", text)[:200]
+    return {what: f"{type(error).__name__}: {text}", WHERE: line}
 
 
 # --- arguments --------------------------------------------------------------------
@@ -135,7 +134,7 @@ def _gradients(function: Callable, output, leaves: dict, watch: bool) -> dict:
         for name, x in leaves.items()
         if isinstance(x, Tensor) and x.requires_grad
     }
-    alive = [x for x in tensors(output) if x.requires_grad]
+    alive = [x for x in tensors(output) if type(x) is Tensor and x.requires_grad]
     found = [None] * len(inputs)
     try:
         if inputs and alive:
@@ -213,17 +212,14 @@ def seeded(seed: int = 0) -> Iterator[None]:
         torch.autograd.set_detect_anomaly(anomaly)
 
 
-class Nowhere(io.TextIOBase):
-    """A text file that keeps nothing of what is written to it."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 @contextmanager
 def silence() -> Iterator[None]:
     """Let prints and warnings go nowhere, and take no memory, however long."""
-    with redirect_stdout(Nowhere()), warnings.catch_warnings():
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         yield
 

@@ -1,4 +1,4 @@
-"""Pages, tables and trials fit: solutions pass, each known mistake gets its own name."""
+"""Pages, tables and trials fit: solutions pass, known mistakes get their names."""
 
 import ast
 import json

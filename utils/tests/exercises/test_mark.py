@@ -1,0 +1,272 @@
+"""Submissions are marked each on its own, whatever one of them does."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from utils.exercises import EXERCISES, __main__, mark
+from utils.exercises.__main__ import main
+
+ROOT = Path(__file__).parents[3]
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="its limits are Linux's")
+COMMAND = """
+import functools
+from utils.exercises import __main__
+if __name__ == "__main__":
+    limits = {"seconds": 15, "memory": 2**29}
+    __main__.mark = functools.partial(__main__.mark, **limits)
+    __main__.main()
+"""
+SOFTMAX = "def softmax(scores):\n    BODY\n    return scores.softmax(-1)\n\n"
+CALL = "check('1.1', softmax)\n"
+
+
+def soft(body: str = "pass", call: str = CALL) -> str:
+    """Return an answer cell for 1.1 whose function begins with this body."""
+    return SOFTMAX.replace("BODY", body.replace("\n", "\n    ")) + call
+
+
+def solved(name: str, change=("", "")) -> str:
+    """Return an answer cell with the printed solution, or with an edit of it."""
+    exercise = EXERCISES[name]
+    code = exercise.solution.replace(*change)
+    return f"{code}\n\ncheck({name!r}, {exercise.reference.__name__})\n"
+
+
+def notebook(*cells: str) -> str:
+    """Return a notebook whose stored outputs say that all is solved."""
+    said = [{"output_type": "stream", "name": "stdout", "text": "1.1: solved."}]
+    parts = [{"cell_type": "code", "outputs": said, "source": cell} for cell in cells]
+    for part in parts:
+        part["metadata"] = {"shows_broken": 0} if "shows" in part["source"] else {}
+        if part["source"].startswith("###"):
+            part["cell_type"] = "markdown"
+    return json.dumps({"nbformat": 4, "cells": parts})
+
+
+NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+PATCH = "import utils.exercises.mark as x\nx.grade = x.received = print\n"
+NO_SCALE = " / query.shape[-1] ** 0.5", ""
+HELPER = "it uses `helper` from another cell"
+SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
+    "right": (["raise SystemError", soft(), solved("1.2")], "solved", "solved", ""),
+    "wrong": ([solved("1.2", NO_SCALE)], "", "wrong: no scale", ""),
+    "best": ([soft("return 1"), soft(), soft("return 1")], "solved", "", ""),
+    "untouched": (
+        ["def f(scores):\n    ...\ncheck('1.1', f)"], "untouched", "", ""),
+    "magics": ([f"%%time\n%matplotlib inline\n{soft()}"], "solved", "", ""),
+    "kernel": (
+        [soft(call="for n in ['1.1']:\n    display(n)\n    check(n, softmax)\n"
+                   "if get_ipython():\n    get_ipython().run_line_magic('time', '')")],
+        "solved", "", ""),
+    "script": (
+        [soft(call=f"if __name__ == '__main__':\n    {CALL}")], "solved", "", ""),
+    "helper": (["helper = torch.softmax", "check('1.1', helper)"],
+               f"wrong: {HELPER}", "", ""),
+    "crash": ([f"x = 1 / 0\n{soft()}", solved("1.2"), "def f(:\ncheck('1.3', f)"],
+              "wrong: when its cell is run alone, it raises ZeroDivisionError",
+              "solved", ""),
+    "memory": ([soft("bytes(2**32)"), solved("1.2")],
+               "wrong: Your function raised MemoryError", "solved", ""),
+    "replaced": ([f"{soft(call='')}\ncheck = print\n{CALL}", solved("1.2")],
+                 "wrong: its cell gives no function to check", "solved", ""),
+    "patched": ([solved("1.2"), f"{PATCH}{soft()}", solved("1.3")], "unmarked",
+                "unmarked", "it replaces `check`, or what `check` is made of, while "
+                "marking 1.1"),
+    "exit": ([soft("import os\nos._exit(0)")], "unmarked", "",
+             "its process ended: exit code 0, while marking 1.1"),
+    "abort": ([solved("1.2"), soft("import os\nos.abort()")], "unmarked", "solved",
+              "its process ended: Aborted, while marking 1.1"),
+    "network": ([soft("import socket\nsocket.create_connection(('127.0.0.1', 9))"),
+                 "import os\nx = os.system('true')\n" + solved("1.2")],
+                "wrong: Your function raised PermissionError: a submission may",
+                "wrong: when its cell is run alone, it raises PermissionError", ""),
+    "silent": ([f"# the course shows a mistake\n{soft()}"], "", "",
+               'no cell calls check("N.M", ...)'),
+    "own": (["check('1.1', answer('1.1'))", "check('1.2', answer('1.2'))"],
+            "", "", 'no cell calls check("N.M", ...)'),
+    "never": ([solved("1.2"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
+              "unmarked", "solved", "it was stopped after 15 seconds, while marking"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Mark all submissions with one call, as on a console that lacks some signs."""
+    folder = tmp_path_factory.mktemp("Abgaben und mehr")
+    for name, (cells, *_) in SUBMISSIONS.items():
+        text = notebook(*cells)
+        (folder / f"{name} Σ.ipynb").write_text(text, encoding="utf-8")
+    (folder / "text.ipynb").write_text("[1, 2")
+    (folder / "01.ipynb.txt").write_text("{}")
+    script = folder.parent / "command.py"  # which a fork server can read
+    script.write_text(COMMAND)
+    own = {"COURSE_PROGRESS_DIR": str(folder / "kept"), "PYTHONIOENCODING": "cp1252"}
+    own |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, script, "mark", folder, folder / "missing.ipynb"]
+    command += ["--jobs", "2", "--csv", folder / "all.csv"]
+    shown = {k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"} | own
+    done = subprocess.run(command, cwd=ROOT, env=shown, capture_output=True)
+    assert not (folder / "kept").exists(), "the marker's own folder has an answer"
+    with (folder / "all.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = {Path(row["submission"]).stem: row for row in csv.DictReader(file)}
+    return rows, done
+
+
+@LINUX
+@pytest.mark.parametrize("name", SUBMISSIONS)
+def test_what_is_said_of_a_submission(name, marked):
+    _, *said = SUBMISSIONS[name]
+    row = marked[0][f"{name} Σ"]
+    for column, begins in zip(("1.1", "1.2", "problem"), said):
+        assert row[column].startswith(begins) and bool(row[column]) == bool(begins), row
+    assert int(row["solved"]) == said.count("solved")
+
+
+@LINUX
+def test_the_table_the_bar_and_what_was_left_out(marked):
+    rows, done = marked
+    out, err = done.stdout.decode("cp1252"), done.stderr.decode("cp1252")
+    assert done.returncode == 1 and "There is no file" in err and "missing" in err
+    assert rows["text"]["problem"].startswith("it is no notebook of format 4")
+    assert rows["missing"]["problem"].startswith("it cannot be read: No such file")
+    assert "1.2 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
+    assert "1.2: 7 solved, 2 wrong (no scale 1, others 1), 0 untouched, 1 unm" in out
+    assert "Not marked, because the name does not end in .ipynb: " in out
+    assert "01.ipynb.txt'" in out and "all.csv" not in out
+
+
+def test_one_line_of_json(tmp_path):
+    path = tmp_path / "one.ipynb"
+    path.write_text(notebook(solved("1.2")))
+    command = [sys.executable, "-m", "utils.exercises", "mark", "--one", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    row = json.loads(done.stdout)
+    assert row.pop("seconds") > 0 and done.stdout.count("\n") == 1 and not done.stderr
+    verdict = {"status": "solved", "mistake": None, "message": ""}
+    assert row == {
+        "submission": str(path),
+        "exercises": {"1.2": verdict},
+        "problem": None,
+    }
+
+
+def test_an_old_number_is_known_by_its_title(tmp_path, monkeypatch):
+    moved = {"1.2 Attention once": "1.1", "1.1 Softmax once": "1.2"}
+    monkeypatch.setattr("utils.exercises.catalogue.renumbered", lambda: moved)
+    path = tmp_path / "old.ipynb"
+    headings = "### Exercise 1.2 · Attention once", "### Exercise 1.3 · New"
+    path.write_text(notebook(*headings, "check('1.2', f)", "check('1.3', g)"))
+    assert [name for name, _ in mark.answer_cells(path)] == ["1.1", "1.3"]
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """Return a folder with submissions, and a list of which `mark` was asked for."""
+    monkeypatch.chdir(tmp_path)
+    names = "class/b.ipynb class/a.ipynb class/a/deeper/a.ipynb class/a/._a.ipynb "
+    names += "class/.ipynb_checkpoints/a.ipynb other/[1].ipynb empty/a.txt"
+    for name in names.split():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    asked = []
+
+    def fake(submissions, jobs):
+        asked.extend(Path(each).as_posix() for each in submissions)
+        return [row_of(each) for each in submissions]
+
+    monkeypatch.setattr(__main__, "mark", fake)
+    return tmp_path, asked
+
+
+def row_of(submission: str) -> dict:
+    solved = {"status": "solved", "mistake": None, "message": ""}
+    wrong = solved | {"status": "wrong", "message": "its message"}
+    row = {"submission": submission, "exercises": {"1.1": solved, "1.4": wrong}}
+    return row | {"seconds": 1.5, "problem": None}
+
+
+FOUND = [
+    ("class", "a.ipynb a/deeper/a.ipynb b.ipynb"),
+    ("./class/b.ipynb class/*.ipynb class/b.ipynb", "b.ipynb a.ipynb"),
+    ("class/**/*.ipynb", "a.ipynb a/deeper/a.ipynb b.ipynb"),
+    ("other/[1].ipynb", "../other/[1].ipynb"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "notebooks"), FOUND)
+def test_a_folder_and_a_pattern_mean_notebooks(arguments, notebooks, course):
+    main(["mark", *arguments.split()])
+    found = [os.path.normpath(f"class/{each}") for each in notebooks.split()]
+    assert sorted(course[1]) == sorted(Path(each).as_posix() for each in found)
+
+
+BEFORE = """\
+submission,1.3,points,1.1,solved,seconds,problem\r
+other.ipynb,solved,7,wrong: √d_k,1,0.5,by hand\r
+./class/a.ipynb,solved,9,wrong,1,0.5,it was stopped\r
+"""
+AFTER = """\
+submission,1.3,points,1.1,1.4,solved,seconds,problem
+other.ipynb,solved,7,wrong: √d_k,,1,0.5,by hand
+class/a.ipynb,,9,solved,wrong: its message,1,1.5,
+class/b.ipynb,,,solved,wrong: its message,1,1.5,
+"""
+
+
+def test_rows_of_other_notebooks_stay_in_the_file(course):
+    file = course[0] / "marks.csv"
+    file.write_bytes(BEFORE.encode())  # without a mark for Excel, as an editor saves it
+    for _ in range(2):
+        main(["mark", *"class/a.ipynb class/b.ipynb --csv marks.csv".split()])
+        text = file.read_bytes().decode("utf-8-sig").replace("\r", "")
+        assert text.replace("\\", "/") == AFTER
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf")
+    main(["mark", "class/b.ipynb", "--csv", "new.csv"])
+    columns, *rest = (course[0] / "new.csv").read_text("utf-8-sig").splitlines()
+    assert columns == "submission,1.1,1.4,solved,seconds,problem" and len(rest) == 1
+
+
+NO_TABLE = {
+    "a notebook": notebook(soft()).encode(),
+    "other names": b"student,1.1,solved,seconds,problem\n",
+    "no end": b"submission,1.1,solved\n",
+    "semicolons": b"submission;1.1;solved;seconds;problem\n",
+    "a cell too many": b"submission,solved,seconds,problem\na.ipynb,1,0.5,,9\n",
+    "a column twice": b"submission,1.1,1.1,solved,seconds,problem\n",
+    "not UTF-8": b"submission,solved,seconds,problem\nZo\xeb.ipynb,1,0.5,\n",
+}
+
+
+@pytest.mark.parametrize("kind", NO_TABLE)
+def test_a_file_that_is_no_table_is_not_overwritten(kind, course, capsys):
+    file = course[0] / "marks.csv"
+    file.write_bytes(NO_TABLE[kind])
+    with pytest.raises(SystemExit):
+        main(["mark", "class", "--csv", "marks.csv"])
+    assert "--csv is 'marks.csv', which is no table" in capsys.readouterr().err
+    assert not course[1] and file.read_bytes() == NO_TABLE[kind]
+
+
+MISUSE = [
+    ("a.ipynb --one b.ipynb", "give notebooks to mark, or else one after --one"),
+    ("--one b.ipynb --csv a.csv", "--one prints its row, so leave out --csv"),
+    ("none/*.ipynb", "'none/*.ipynb': there is no notebook (.ipynb)"),
+    (".", "'.': there is no notebook (.ipynb)"),
+    ("a.ipynb --jobs 0", "--jobs is 0; it must be at least 1"),
+    ("--csv a.ipynb b.ipynb", "--csv is 'a.ipynb'; its name must end in .csv"),
+    ("a.ipynb --csv none/b.csv", "--csv is 'none/b.csv': No such file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISUSE)
+def test_misuse_is_explained(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["mark", *arguments.split()])
+    assert says in capsys.readouterr().err
