@@ -1,6 +1,7 @@
 """The command `python -m utils.exercises mark SUBMISSION…`, its tables and CSV file."""
 
 import argparse
+import csv
 import glob
 import json
 import os
@@ -104,22 +105,22 @@ def read(parser, path: Path) -> pd.DataFrame | None:
         parser.error(f"--csv is {str(path)!r}; its name must end in .csv")
     try:
         path.open("a").close()
-        if not path.stat().st_size:
-            return None
-        options = {"dtype": str, "keep_default_na": False, "index_col": False}
-        columns = list(pd.read_csv(path, header=None, nrows=1, **options).loc[0])
-        old = pd.read_csv(path, encoding="utf-8-sig", on_bad_lines="error", **options)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, strict=True) if line]
     except OSError as error:
         parser.error(f"--csv is {str(path)!r}: {error.strerror}")
-    except ValueError:  # pandas' errors, and those of UTF-8
-        columns, old = [], pd.DataFrame()
-    ours = {FIRST, *LAST} <= set(old) and old.columns[0] == FIRST
-    if not ours or len(set(columns)) < len(columns):
+    except (csv.Error, UnicodeDecodeError):
+        lines = [[]]
+    if not lines:
+        return None
+    columns = lines[0]
+    same = all(len(line) == len(set(columns)) for line in lines)
+    if columns[:1] != [FIRST] or not same or set(LAST) - set(columns):
         parser.error(
             f"--csv is {str(path)!r}, which is no table of `mark` (UTF-8, commas, a "
             "column for each exercise); it stays as it is. Choose another name"
         )
-    return old
+    return pd.DataFrame(lines[1:], columns=columns)
 
 
 def write(path: Path, old: pd.DataFrame | None, rows: list[dict]) -> None:

@@ -152,7 +152,8 @@ def load(exercise: Exercise, text: str) -> Callable:
     It is run as a kernel would run it, in silence, after the imports of its page.
     """
     name, file = exercise.name, f"<your answer {exercise.name}, {hash(text):x}>"
-    space = imported(exercise.imports) | KERNEL
+    course = f"from {__package__} import answer, check, progress"
+    space = imported(f"{exercise.imports}\n{course}") | KERNEL
     _given[name] = None
     try:
         tree = parsed(text)

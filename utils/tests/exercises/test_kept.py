@@ -12,7 +12,7 @@ from utils import exercises
 from utils.exercises import EXERCISES, answer, check, forget, kept, progress, running
 from utils.exercises.engine import grade
 from utils.tests.exercises.helpers import Notebook
-from utils.tests.exercises.test_engine import alarm, settings, sets_everything
+from utils.tests.exercises.test_engine import alarm, sets_everything, settings
 
 ROOT = Path(__file__).parents[3]
 HEAD = f"{kept.MARK}1.1, {EXERCISES['1.1'].title}\n"
@@ -97,19 +97,16 @@ def test_what_cannot_be_kept_is_solved_all_the_same(before, notebook, capsys):
         cell = f"alone = 'alone' not in globals()\n{cell}"
     notebook.run(cell)
     said = capsys.readouterr().out
-    assert (
-        f"solved. Equal to the reference on 24 inputs. It is not kept: {NOT_KEPT[before]}"
-        in said
-    )
+    assert f"on 24 inputs. It is not kept: {NOT_KEPT[before]}" in said
     progress()
     assert "1.1 solved" in capsys.readouterr().out
     assert not comes_back(capsys)
 
 
 BAD = {  # what stands in the file, and why it is not used
-    f"{HEAD}{WRONG}": "yours cannot be used: when its cell is run alone, it is not right",
+    f"{HEAD}{WRONG}": "cannot be used: when its cell is run alone, it is not right",
     f"{HEAD}raise OSError('no')": "cannot be used: when its cell is run alone, it rais",
-    f"{HEAD}def f(:": "yours cannot be used: when its cell is run alone, it raises Synta",
+    f"{HEAD}def f(:": "cannot be used: when its cell is run alone, it raises Synta",
     f"{HEAD}x = 1": "yours cannot be used: its cell gives no function to check",
     f"{HEAD}f = answer('1.1')\ncheck('1.1', f)": 'it calls answer("1.1") itself',
     f"{HEAD}{'#' * 70000}": "yours cannot be used: 1.1.py is larger than 64 KiB",
@@ -137,8 +134,7 @@ def test_a_bad_file_costs_a_sentence_and_is_not_ours_to_delete(
     assert path.exists() is (HEAD not in text)
 
 
-OLDER = f"""{HEAD}# This file is code, and answer("1.1") runs it: `check` signed it for one computer.
-# On another one, or once edited, it is not run until you call trust("1.1").
+OLDER = f"""{HEAD}# This file is code, and answer("1.1") runs it: `check` signed it
 # signature {"0" * 64}
 # solved 2026-01-01 12:00 +0100
 # answer("1.1") reads this file and checks it again; forget("1.1") deletes it.
@@ -193,7 +189,7 @@ def test_what_others_may_write_is_not_run(mode, notebook, progress_folder, capsy
     assert "or others may write it, so it is not run" in capsys.readouterr().out
     progress()
     said = capsys.readouterr().out
-    assert "What is kept of 1.1 is not used" in said and "0 of" in said
+    assert "What is kept of 1.1 is not used: 1.1-A-softmax" in said
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no such owner")
@@ -250,7 +246,7 @@ def test_progress_and_misuse(notebook, capsys):
         (ValueError, lambda: check("1.9", len), "there is no exercise '1.9'"),
         (TypeError, lambda: check("1.1", 1), 'write check("1.1", softmax)'),
         (ValueError, lambda: answer(""), "there is no exercise ''"),
-        (TypeError, lambda: forget(None or 3), "is text"),
+        (TypeError, lambda: forget(3), "is text"),
     ):
         with pytest.raises(error, match=says.replace("(", r"\(").replace(")", r"\)")):
             call()

@@ -50,7 +50,7 @@ def notebook(*cells: str) -> str:
 
 
 NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
-PATCH = "import utils.exercises.mark as x\nx.grade = x.received = print\n"
+PATCH = "import utils.exercises as x\nx.grade = x.check\n"
 NO_SCALE = " / query.shape[-1] ** 0.5", ""
 HELPER = "it uses `helper` from another cell"
 SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
@@ -89,7 +89,7 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
     "silent": ([f"# the course shows a mistake\n{soft()}"], "", "",
                'no cell calls check("N.M", ...)'),
     "own": (["check('1.1', answer('1.1'))", "check('1.2', answer('1.2'))"],
-            "", "", 'no cell calls check("N.M", ...)'),
+            "wrong: it reads the course's own answer", "wrong: it reads the c", ""),
     "never": ([solved("1.2"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
               "unmarked", "solved", "it was stopped after 15 seconds, while marking"),
 }  # fmt: skip
@@ -136,7 +136,7 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert rows["text"]["problem"].startswith("it is no notebook of format 4")
     assert rows["missing"]["problem"].startswith("it cannot be read: No such file")
     assert "1.2 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
-    assert "1.2: 7 solved, 2 wrong (no scale 1, others 1), 0 untouched, 1 unm" in out
+    assert "1.2: 6 solved, 3 wrong (no scale 1, others 2), 0 untouched, 1 unm" in out
     assert "Not marked, because the name does not end in .ipynb: " in out
     assert "01.ipynb.txt'" in out and "all.csv" not in out
 
