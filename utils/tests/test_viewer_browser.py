@@ -12,9 +12,9 @@ import shutil
 import pytest
 import torch
 
-from utils.plotting import visible
 from utils.tests.helpers import HOSTILE, WORDS, heads
 from utils.viewer import view_heads
+from utils.words import visible
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
