@@ -97,7 +97,8 @@ def test_only_what_runs_from_the_right_is_isolated(word):
             assert isolated(other) == other
 
 
-def test_captions_keep_the_order_of_query_and_key():
+def test_captions_keep_the_order_of_query_and_key(monkeypatch):
+    monkeypatch.setattr(words, "TURNS", True)
     tokens = [HEBREW, ARABIC, "cat"]
     weights = torch.eye(3).roll(1, dims=1)
     one = heatmap(weights, queries=tokens, keys=tokens, title=HEBREW)
