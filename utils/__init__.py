@@ -22,6 +22,7 @@ Looking at heads:
   treebank.py       sentences with their trees, from a CoNLL-U file
 
 On the page:
+  words.py          how tokens are shown: nothing invisible, nothing turned round
   plotting.py       house style, show(figure, caption), diagram(name), heat maps, heads
   viewer.py         the interactive viewer (viewer.js its script, viewer.css its style)
   benchmark.py      speed as a ratio, measured only after an equality check
@@ -36,5 +37,6 @@ Imports run one way, and nothing here imports the exercises:
                        attention <- recording <- heads <- baselines <- syntax
                                     recording <- interventions
     checks <- positions, data, training, plotting <- viewer
+                                words <- plotting, viewer
     attention, plotting <- exercises
 """

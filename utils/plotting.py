@@ -25,16 +25,14 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from utils.checks import check_tokens, checked_layers, checked_mask
+from utils.words import drawable, isolated, legible, names, visible
 
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
 MOST_FACTS = 12  # of more than these a caption names some of the sharpest
 MOST_VECTORS = 20_000  # cells; a file for print keeps more of them as one picture
 WIDEST = 9.0  # inches
-LONGEST_WORD = 16  # letters
 ROUNDING = 1e-6  # a weight this little above or below 0 is a 0
 DIAGRAMS = Path(__file__).parents[1] / "assets" / "diagrams"
-VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "": "∅"}
-SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 # Nothing here sets a colour: the caption takes that of the page, be it light or dark.
 CAPTION = "max-width: 60em; margin: 0 0 0.5em; font-size: 93%; opacity: 0.8"
@@ -50,6 +48,8 @@ def style() -> None:
             "figure.dpi": 110,
             "figure.figsize": (6.0, 3.2),
             "figure.constrained_layout.use": True,
+            # the second, which matplotlib brings along, has every sign of the course
+            "font.family": ["sans-serif", "DejaVu Sans"],
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.titlesize": "medium",
@@ -150,7 +150,7 @@ def heatmap(
     ax.collections[-1].caption = caption
     _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key", ylabel="query")
-    ax.set_title(title, parse_math=False)
+    ax.set_title(drawable(title), parse_math=False)
     return ax
 
 
@@ -201,7 +201,7 @@ def plot_heads(
     if titles is None and several:  # the numbers of the heads, above the first layer
         titles = [f"head {head}" for head in range(len(layers[0]))]
     for ax, title in zip(panels, titles or called):
-        ax.set_title(title, fontsize=8, pad=3, parse_math=False)
+        ax.set_title(drawable(title), fontsize=8, pad=3, parse_math=False)
     figure.supxlabel("key", fontsize="small")
     figure.supylabel("query", fontsize="small")
     figure.caption = caption
@@ -314,6 +314,10 @@ def _if_they_fit(name: str, tokens: Tokens, size: int, side: float) -> Tokens:
 
 def _label(ax: Axes, queries: dict[int, str], keys: dict[int, str]) -> None:
     """Label the centres of cells; long ones lie on their side."""
+    queries, keys = (
+        {cell: drawable(word, f"#{cell}") for cell, word in labels.items()}
+        for labels in (queries, keys)
+    )
     turn = max(map(len, keys.values()), default=0) > 2
     for axis, labels in ((ax.xaxis, keys), (ax.yaxis, queries)):
         centres = [cell + 0.5 for cell in labels]
@@ -335,15 +339,20 @@ def _own_caption(figure: Figure) -> str:
         raise ValueError("this figure does not describe itself: show(figure, caption).")
     if len(said) == 1:
         return said[0][1]
-    return " ".join(f"{' '.join(title.split())}: {words}" for title, words in said)
+    return " ".join(f"{_called(title)}: {words}" for title, words in said)
+
+
+def _called(title: str) -> str:
+    """Return the title of a panel as a caption says it, in one line."""
+    return isolated(legible(" ".join(title.split())))
 
 
 def strongest_keys(matrix, mask, queries: list[str], keys: list[str]) -> str:
     """Return a sentence: the key that each query attends to most."""
     facts = []
     for query, row, may in zip(queries, matrix, mask):
-        value, words = _strongest(row, may, keys.__getitem__, "keys")
-        facts.append((value, f"{query} → {words}"))
+        value, words = _strongest(row, may, lambda i: isolated(keys[i]), "keys")
+        facts.append((value, f"{isolated(query)} → {words}"))
     return f"Strongest key of each query{_listed(facts)}"
 
 
@@ -354,12 +363,13 @@ def strongest_pairs(weights, mask, queries, keys, heads: list[str]) -> str:
     mask = mask & choice if choice.any() else mask
 
     def pair(i: int) -> str:  # row by row
-        return f"{queries[i // len(keys)]} → {keys[i % len(keys)]}"
+        query, key = queries[i // len(keys)], keys[i % len(keys)]
+        return f"{isolated(query)} → {isolated(key)}"
 
     facts = []
     for head, matrix in zip(heads, weights):
         value, words = _strongest(matrix.flatten(), mask.flatten(), pair, "pairs")
-        facts.append((value, f"{head}: {words}"))
+        facts.append((value, f"{_called(head)}: {words}"))
     return f"Strongest pair of each head{_listed(facts)}"
 
 
@@ -402,28 +412,6 @@ def printed(numbers: Tensor) -> Tensor:
     numbers = numbers.double()
     hundredths = (numbers.abs() * 100 + 0.5 + 100 * ROUNDING).floor()
     return (hundredths / 100).copysign(numbers) + 0.0  # + 0.0: there is no -0.00
-
-
-def names(tokens: list[str] | None, size: int) -> list[str]:
-    """Return what a caption calls rows or columns; a token seen twice is numbered."""
-    if not tokens:
-        return [str(position) for position in range(size)]
-    tokens = [visible(token) for token in tokens]
-    numbers = [str(position).translate(SUBSCRIPT) for position in range(len(tokens))]
-    return [t if tokens.count(t) == 1 else t + n for t, n in zip(tokens, numbers)]
-
-
-def visible(token: str) -> str:
-    """Return a token as it is labelled: nothing invisible, nothing endless."""
-    token = VISIBLE.get(token) or legible(token)
-    return token if len(token) <= LONGEST_WORD else f"{token[: LONGEST_WORD - 1]}…"
-
-
-def legible(text: str) -> str:
-    """Return a text in which what cannot be seen is written out."""
-    return "".join(
-        c if c.isprintable() else VISIBLE.get(c, ascii(c)[1:-1]) for c in text
-    )
 
 
 def as_html(caption: str) -> str:

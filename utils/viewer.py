@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from utils.checks import check_tokens, checked_layers, checked_mask
-from utils.plotting import ROUNDING, legible, names, printed, visible
+from utils.plotting import ROUNDING, printed
+from utils.words import isolated, legible, names, visible
 
 MOST_BYTES = 2_000_000
 MOST_TABLES = 4  # heads that are written as tables, too
@@ -118,9 +119,9 @@ def view_heads(
     by_place = dict(zip(places, chain(*matrices)))
     labels = _checked_labels(labels or {}, places)
     start = _checked_start(start, labels, places)
-    title = legible(title)
-    size = f"{len(matrices)} layers, {len(places)} heads, {rows} queries × "
-    size += f"{columns} keys"
+    title = isolated(legible(title))
+    size = f"{len(matrices)} layers, {len(places)} heads"
+    size += f", {rows} queries × {columns} keys"
     _check_size(len(places) * rows * columns, size)
     called = names(tokens, rows), names(key_tokens, columns)
     data = {
@@ -186,7 +187,7 @@ def _checked_labels(labels, places) -> dict[tuple[int, int], str]:
         if place not in places or not isinstance(text, str):
             given = f"labels hold {place!r}: {text!r}"
             raise ValueError(f"{given}; give (layer, head): words, counted from 0.")
-    return {place: legible(text) for place, text in labels.items()}
+    return {place: isolated(legible(text)) for place, text in labels.items()}
 
 
 def _checked_start(start, labels, places) -> tuple[int, int]:
@@ -207,18 +208,14 @@ def _checked_roles(roles, matrices: list[Tensor]) -> list[dict]:
             raise TypeError(f"roles hold {name!r}; give a name for each role.")
         if not isinstance(scores, Tensor) or scores.shape != shape:
             given = getattr(scores, "shape", type(scores).__name__)
-            raise ValueError(
-                f"the scores of {name!r} are {given}; give a tensor (layers, heads), "
-                f"here {shape}."
-            )
+            given = f"the scores of {name!r} are {given}"
+            raise ValueError(f"{given}; give a tensor (layers, heads), here {shape}.")
         if not scores.isfinite().all():
             raise ValueError(f"some scores of {name!r} are NaN or infinite.")
+    named = [(isolated(legible(name)), x.tolist()) for name, x in roles.items()]
     return [
-        {
-            "name": legible(name),
-            "scores": [[round(x, 4) for x in row] for row in scores.tolist()],
-        }
-        for name, scores in roles.items()
+        {"name": name, "scores": [[round(x, 4) for x in row] for row in scores]}
+        for name, scores in named
     ]
 
 
@@ -243,10 +240,8 @@ def _hideable(queries: list[str], keys: list[str], square: bool) -> list[dict]:
 
 def _special(queries: list[str], keys: list[str]) -> dict[str, list[int]]:
     """Return where special tokens stand: the view does not open on them."""
-    tokens = {"queries": queries, "keys": keys}
-    return {
-        axis: [i for i, t in enumerate(tokens[axis]) if t in SPECIAL] for axis in tokens
-    }
+    axes = {"queries": queries, "keys": keys}.items()
+    return {axis: [i for i, t in enumerate(ts) if t in SPECIAL] for axis, ts in axes}
 
 
 def _features(place, pair, heads: dict, mask, numbers: list[int]) -> dict:
@@ -337,6 +332,7 @@ def _grid(head: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> st
 
 def _strongest_keys(head: Tensor, mask: Tensor, queries: list[str], keys) -> str:
     """Return the strongest keys of each query of a longer text."""
+    keys = list(map(isolated, keys))  # three stand in one line
     lines = ["<tr><th>query</th><th>strongest keys</th><th>uniform</th></tr>"]
     for query, row, may in zip(queries, printed(head), mask):
         best = sorted(may.nonzero().flatten().tolist(), key=lambda j: -row[j].item())
@@ -367,5 +363,8 @@ def _colours(weight: float) -> str:
 
 def _text(words: str) -> str:
     """Words as HTML that a page shows letter by letter."""
+    text = (
+        html.escape(words).replace("\u2068", "&#x2068;").replace("\u2069", "&#x2069;")
+    )
     # MathJax looks for $...$ and \\(...\\) in an unbroken text only
-    return re.sub(r"[$\\]", r"<span>\g<0></span>", html.escape(words))
+    return re.sub(r"[$\\]", r"<span>\g<0></span>", text)

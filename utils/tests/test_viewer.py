@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from utils.plotting import visible
 from utils.tests.helpers import HOSTILE, WORDS, heads
 from utils.viewer import CODES, DIGITS, SHORT, view_heads
+from utils.words import visible
 
 # what an untrusted JupyterLab keeps of an output: with these the tables survive
 PLAIN = "p strong br summary table caption tr code span script".split()

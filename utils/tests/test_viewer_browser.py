@@ -12,9 +12,9 @@ import shutil
 import pytest
 import torch
 
-from utils.plotting import visible
 from utils.tests.helpers import HOSTILE, WORDS, heads
 from utils.viewer import view_heads
+from utils.words import visible
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -215,6 +215,24 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(opened):
             assert page.evaluate("heard") == ["Tab", "Control", "s"]
     assert root.get_attribute("data-lm-suppress-shortcuts") == "true"
     assert page.locator("[aria-live=polite].said").count() == 1
+
+
+def test_views_of_one_page_do_not_hear_each_others_keys(opened):
+    """Also the first key, and also where one view stands in two cells."""
+    view, other = view_heads(SHIFT, WORDS), view_heads(SHIFT, WORDS, title="another")
+    page = opened(view)
+    for again in (other, view):
+        page.evaluate(AS_OUTPUT, again._repr_html_())
+    views = page.locator("[data-attn-view]")
+    expected = ["the → cat"] * 3
+    for place, (key, now) in enumerate(
+        [("ArrowDown", "cat → cat"), ("End", "the → it"), ("ArrowLeft", "the → the")]
+    ):
+        views.nth(place).locator("canvas").first.focus()
+        page.keyboard.press(key)
+        expected[place] = now
+        said = [each.locator(".said p").first.inner_text() for each in views.all()]
+        assert [words.split(":")[0] for words in said] == expected
 
 
 def test_the_sentence_is_coloured_by_what_a_token_reads_and_by_who_reads_it(opened):
@@ -452,6 +470,46 @@ def test_hostile_tokens_are_text_and_nothing_but_text(opened, saved):
     assert bad in page.locator("h4").inner_text()
     assert page.locator("img").count() == 0 and page.locator("script").count() == 1
     page.wait_for_timeout(100)  # for a request or a dialog to be noticed
+
+
+ACROSS = """(element, words) => words.map(word => {
+    for (const walker = document.createTreeWalker(element, 4); walker.nextNode();) {
+        const at = walker.currentNode.data.indexOf(word), range = new Range();
+        if (at < 0) continue;
+        range.setStart(walker.currentNode, at);
+        range.setEnd(walker.currentNode, at + word.length);
+        return range.getBoundingClientRect().left;
+    }
+})"""  # where each word starts on the page
+
+
+def from_the_left(place, *words):
+    """The words in the order in which they stand on the page."""
+    return sorted(words, key=dict(zip(words, place.evaluate(ACROSS, words))).get)
+
+
+def test_hebrew_turns_nothing_round(opened, watched):
+    """Query, key and number from the left; a label in the direction of its words."""
+    tokens = ["שלום", "עולם", "  ", "\u0301", "\xa0"]
+    label, title = "שלום · next", "שלום, עולם."
+    view = view_heads(SHIFT, tokens, labels={(0, 0): label}, title=title)
+    page = opened(view)
+    said = page.locator(".said p").first
+    assert from_the_left(said, "1.000", "עולם", "שלום") == ["שלום", "עולם", "1.000"]
+    assert from_the_left(page.locator("h4"), "שלום", "next") == ["next", "שלום"]
+    assert from_the_left(page.locator("h3"), "שלום", ".") == [".", "שלום"]
+    seen = ["שלום", "עולם", "␣␣", "◌\u0301", r"\xa0"]
+    assert page.locator(".reads > bdi").all_inner_texts() == seen
+    # and in the tables of a text that is too long for a grid
+    weights = torch.zeros(1, 20, 20)
+    weights[..., 0], weights[..., 1] = 0.6, 0.4
+    page = watched(java_script_enabled=True)
+    long = view_heads(weights, tokens[:2] + list("abcdefghijklmnopqr"))
+    page.set_content(re.sub("<script>.*?</script>", "", long._repr_html_(), flags=re.S))
+    page.locator("summary").click()
+    row = page.locator("td").nth(0)
+    words = ["שלום", "0.60", "עולם", "0.40"]
+    assert from_the_left(row, *words) == words
 
 
 def test_the_page_and_the_view_do_not_change_each_other(opened):
