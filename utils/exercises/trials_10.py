@@ -1,0 +1,99 @@
+"""Trials of lesson 10: what its exercises are tried with."""
+
+import math
+
+import torch
+
+from utils.positions import frequencies, rotate_pairs
+
+from .catalogue import trials
+from .draws import qkv, randn
+
+
+def split(x):
+    """Return a tensor that lies in memory as `split_heads` leaves it."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def halves(x, positions, layout="half"):
+    turns = frequencies(x.shape[-1], dtype=torch.float64)  # for positions of any type
+    return rotate_pairs(x, positions[:, None] * turns, layout=layout)
+
+
+def neighbours(x, positions):
+    return halves(x, positions, "interleaved")
+
+
+@trials("10.1", gradients=False)
+def caches(dtype):
+    # new tokens, old tokens, room for tokens; the seventh is full afterwards
+    sizes = [(2, 3, 8), (1, 5, 9), (4, 0, 7), (3, 4, 12), (1, 1, 4), (2, 6, 10)]
+    sizes += [(3, 5, 8), (2, 4, 9), (3, 2, 8)]
+    for seed, (new, length, room) in enumerate(sizes):
+        trial = {"turn": neighbours if seed % 2 else halves}
+        batch, heads, dim = (2, 3, 8) if seed % 2 else (1, 2, 4)
+        for at, name in enumerate(("query", "key", "value", "keys", "values")):
+            shape = batch, heads, new if at < 3 else room, dim
+            x = randn(*shape, seed=10 * at + seed, dtype=dtype)
+            trial[name] = split(x) if seed == 7 and at < 3 else x
+        if seed == 8:  # exp() of such scores overflows; those of the others are far off
+            trial["query"][..., -1, :] *= 2000
+        yield trial | {"length": length}
+
+
+@trials("10.2")
+def groups(dtype):
+    # batch, query heads, key heads, queries, keys, features
+    sizes = [(1, 4, 2, 3, 5, 4), (2, 6, 3, 4, 4, 8), (2, 6, 2, 1, 6, 4)]
+    sizes += [(1, 8, 2, 5, 5, 2), (1, 4, 1, 2, 3, 6), (2, 3, 3, 3, 3, 4)]
+    sizes += [(2, 12, 4, 2, 5, 4), (1, 4, 2, 3, 5, 4), (2, 6, 3, 3, 5, 4)]
+    for seed, (batch, heads, kv_heads, queries, keys, dim) in enumerate(sizes):
+        trial = qkv((batch, kv_heads), queries, keys, dim, dim, seed, dtype)
+        shape = batch, heads, queries, dim
+        trial["query"] = randn(*shape, seed=100 + seed, dtype=dtype)
+        if seed == 7:  # exp() of such scores overflows; those of the others are far off
+            trial["query"][..., -1, :] *= 2000
+        yield {n: split(x) for n, x in trial.items()} if seed == 8 else trial
+
+
+@trials("10.3", gradients=False)
+def steps(dtype):
+    """Yield the steps of some attentions, one after the other."""
+    sizes = [(4, 9, 3, 2), (3, 8, 4, 5), (2, 5, 2, 1), (1, 6, 1, 3), (3, 6, 2, 2)]
+    for seed, (queries, keys, block, dim) in enumerate(sizes):
+        scores = 3 * randn(queries, keys, seed=seed, dtype=dtype)
+        values = randn(keys, dim, seed=20 + seed, dtype=dtype)
+        if seed == 0:
+            scores -= 1000  # exp(-1000) is 0: the first maximum is not 0
+        if seed == 1:  # the first block is hidden from all, a later one from some
+            scores[:, :block] = -math.inf
+            scores[0, block:] = -math.inf
+        if seed == 2:
+            scores[:, block : 2 * block] = -math.inf
+        if seed == 3:
+            scores += 1000  # nothing may overflow
+        if seed == 4:  # below and above any number that one may think of
+            scores[:] = torch.tensor([-3e10, -3e10, -3e10, -3e10, 3e10, 3e10])
+            scores[0, :2], scores[1, 1:3] = -math.inf, -math.inf
+        for at in range(0, keys, block):
+            upto = scores[:, :at], values[:at]
+            part = {"scores": scores[:, at : at + block], "values": values[at:][:block]}
+            yield part | state(*upto)
+
+
+def state(scores, values):
+    """Return the state of an online softmax after these keys."""
+    top = torch.full((len(scores), 1), -math.inf, dtype=scores.dtype)
+    top = torch.cat([top, scores], dim=-1).amax(dim=-1, keepdim=True)
+    exps = (scores - top).exp().nan_to_num()  # -inf - (-inf) is NaN
+    total, output = exps.sum(dim=-1, keepdim=True), exps @ values
+    return {"top": top, "total": total, "output": output}
+
+
+@trials("10.4", gradients=False)
+def windows(dtype):
+    sizes = [(5, 5, 2), (6, 6, 3), (3, 8, 4), (1, 9, 3), (7, 7, 1), (4, 4, 9)]
+    sizes += [(2, 6, 5), (8, 8, 4)]
+    sizes += [(5, 5, 3), (5, 8, 2)]  # two of three numbers were seen before
+    for queries, keys, window in sizes if dtype == torch.float32 else ():
+        yield {"queries": queries, "keys": keys, "window": window}
