@@ -323,5 +323,5 @@ def test_the_minutes_of_readme():
 def test_the_set_up_cell_is_short():
     title, *lines = house.SETUP_CELL.splitlines()
     assert title.startswith("# @title ")
-    assert len(list(filter(str.strip, lines))) <= 12
+    assert len(list(filter(str.strip, lines))) <= 21  # of which 5 say what is wrong
     assert all(len(line) <= 88 for line in lines)
