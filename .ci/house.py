@@ -74,6 +74,8 @@ said = f"another utils is in use, {utils}: restart the kernel and run this cell 
 assert getattr(utils, "__file__", "") == str(root / "utils" / "__init__.py"), said"""
 SETUP_ADDRESS = re.compile(r'(?<="COURSE_REPO_URL", "https://github\.com/)[^"]+')
 REFRESH = "run .ci/refresh on it"
+# Prints a total that changes with every new exercise: it is run, and never stored.
+PROGRESS = "progress()"
 
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}")
 PATH = re.compile(r"(?<![\w:/.<])(?:~?/[\w.-]+/[\w./-]+|[A-Za-z]:\\\w+)|ipykernel_\d+")
@@ -209,6 +211,17 @@ def executed_in_order(book):
 
 
 @rule
+def progress_is_not_stored(book):
+    for cell in book.code:
+        if not re.search(r"\bprogress\(", source := text(cell["source"])):
+            continue
+        if source != PROGRESS:
+            yield cell, f"calls progress among other things: {PROGRESS} stands alone"
+        elif cell["outputs"]:
+            yield cell, f"stores a total that changes with every exercise: {REFRESH}"
+
+
+@rule
 def no_error(book):
     for cell, output in book.outputs:
         if output["output_type"] == "error" and "raises-exception" not in tags(cell):
@@ -272,7 +285,7 @@ def compared_by_nbval(book):
     ignored = [
         cell
         for cell in book.code
-        if "nbval-ignore-output" in tags(cell) and text(cell["source"]) != "progress()"
+        if "nbval-ignore-output" in tags(cell) and text(cell["source"]) != PROGRESS
     ]
     if len(ignored) * 10 > len(book.code):
         yield (
