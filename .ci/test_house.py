@@ -330,3 +330,14 @@ def test_the_set_up_cell_is_short():
     assert title.startswith("# @title ")
     assert len(list(filter(str.strip, lines))) <= 21  # of which 5 say what is wrong
     assert all(len(line) <= 88 for line in lines)
+
+
+@pytest.mark.parametrize("folder", ["notebooks", "notebooks/deeper"])
+def test_lesson_11_installs_in_colab_what_the_requirements_say(folder):
+    book = house.Notebook(house.ROOT / folder / "11_language_model.ipynb")
+    source = "".join(house.text(cell["source"]) for cell in book.code)
+    wanted = re.search(
+        "^gguf\\S+", (house.ROOT / "requirements.txt").read_text("utf-8"), re.M
+    )
+    assert re.findall(r'"(gguf\W[^"]+)"', source) == [wanted[0]]
+    assert "<" in wanted[0]
