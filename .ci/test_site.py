@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import atlas
 import house
@@ -253,3 +254,45 @@ def test_links(course, link, on_the_site):
 def test_outside(tmp_path, page, outside):
     (tmp_path / "index.html").write_text(page)
     assert bool(SITE.loaded_from_outside(tmp_path)) == outside
+
+
+ICON = '<link rel="icon" href="_static/icon.svg">'
+
+
+@pytest.mark.parametrize(
+    "page, missing",
+    [
+        (ICON, []),
+        ("", ["index.html has no icon, so that browsers ask for /favicon.ico"]),
+        (f'{ICON}<img src="a%20b.png?v=1"><a href="#top"><a href="sub/">', []),
+        (f'{ICON}<img alt="" src="b.png">', ["index.html asks for b.png"]),
+        (f'{ICON}<a href="sub/none.html#top">', ["index.html asks for sub/none.html"]),
+        (f'{ICON}<a href="https://a.org/b"><img src="data:image/png;a//b">', []),
+        (f'{ICON}<a href="mailto:a@b.org"><img src="//a.org/b.png">', []),
+        (f"{ICON}<style>a {{ background: url('b.png') }}</style>", ["asks for b.png"]),
+    ],
+)
+def test_what_the_site_asks_of_itself_is_there(tmp_path, page, missing):
+    (tmp_path / "_static" / "sub").mkdir(parents=True)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "_static" / "icon.svg").touch()
+    (tmp_path / "_static" / "macros.html").touch()  # a theme's template, no page
+    (tmp_path / "_static" / "a.css").write_text("a { background: url(icon.svg) }")
+    (tmp_path / "a b.png").touch()
+    (tmp_path / "index.html").write_text(page)
+    found = SITE.not_there(tmp_path)
+    assert len(found) == len(missing)
+    assert all(end in said for said, end in zip(found, missing))
+
+
+def test_what_a_style_asks_for_is_there(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static" / "a.css").write_text("a { background: url(icon.svg) }")
+    (said,) = SITE.not_there(tmp_path)
+    assert said == "_static/a.css asks for icon.svg, which is not there"
+
+
+def test_the_site_has_an_icon():
+    folder = house.ROOT / ".ci/site_conf"
+    conf = runpy.run_path(str(folder / "conf.py"))
+    ElementTree.parse(folder / conf["html_favicon"])

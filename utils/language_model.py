@@ -11,10 +11,9 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import gguf
-import numpy as np
 import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers
@@ -89,11 +88,12 @@ def load_smollm2() -> LanguageModel:
     Raises FileNotFoundError if the file cannot be found, ValueError if it is another.
     """
     path = find_smollm2()
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != SHA256:
-        again = f"{INSTALL} --force-reinstall"
-        raise ValueError(f"{path} has SHA-256 {digest}, not {SHA256}. Run `{again}`.")
-    fields, weights = read_gguf(path)
+    with path.open("rb") as file:  # once: what is hashed is what is read
+        digest = hashlib.sha256(file.read()).hexdigest()
+        if digest != SHA256:
+            again = f"Run `{INSTALL} --force-reinstall`."
+            raise ValueError(f"{path} has SHA-256 {digest}, not {SHA256}. {again}")
+        fields, weights = read_gguf(file)
     parts = ("tokens", "merges", "token_type")
     tokens, merges, kinds = (fields[f"tokenizer.ggml.{part}"] for part in parts)
     control = gguf.TokenType.CONTROL  # no text, but a mark such as the end of one
@@ -119,22 +119,15 @@ def find_smollm2() -> Path:
     raise FileNotFoundError(f"There is no {FILE}. {problem} run `{INSTALL}`.")
 
 
-def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return the fields of a GGUF file, and its weights in float32, by their names."""
-    reader = _Reader(path)
+def read_gguf(file: BinaryIO) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the fields of an open GGUF file, and its weights in float32, by name."""
+    reader = gguf.GGUFReader(file)  # np.memmap, to which it goes, takes open files
     fields = {name: field.contents() for name, field in reader.fields.items()}
     weights = {
         each.name: torch.tensor(gguf.dequantize(each.data, each.tensor_type))
         for each in reader.tensors
     }
     return fields, weights
-
-
-class _Reader(gguf.GGUFReader):
-    """Reads from a plain array: half a million slices of a memmap take four seconds."""
-
-    def __setattr__(self, name, value):
-        super().__setattr__(name, np.asarray(value) if name == "data" else value)
 
 
 def _model(fields: dict[str, Any], weights: dict[str, torch.Tensor]) -> CausalLM:

@@ -22,6 +22,7 @@ html_theme_options = {
 }
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system is
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["course.css"]
 html_js_files = ["course.js"]
 html_copy_source = False

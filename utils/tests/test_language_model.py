@@ -8,12 +8,15 @@ import copy
 import functools
 import hashlib
 import json
+import os
 import pickle
 import re
 import socket
 import sys
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -414,6 +417,8 @@ def test_the_tokenizer_equals_the_stored_ids():
 
 # --- the file is found, or named ---
 
+READ_GGUF = language_model.read_gguf
+
 
 @pytest.fixture
 def mine(monkeypatch, tmp_path):
@@ -450,3 +455,34 @@ def test_another_file_is_refused_by_its_digest_before_it_is_read(mine):
     digest = hashlib.sha256(b"GGUF").hexdigest()
     with pytest.raises(ValueError, match=f"{path} has SHA-256 {digest}, not"):
         load_smollm2()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no file takes the place of an open one")
+def test_what_is_hashed_is_what_is_read(mine, monkeypatch):
+    """Another file takes the place of the model's right after it was hashed."""
+    files = {}
+    for name in (language_model.FILE, "other"):
+        files[name] = mine / name
+        writer = gguf.GGUFWriter(files[name], "llama")
+        writer.add_name(name)
+        writer.add_tensor("weight", np.full((2, 32), len(name), dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    first, other = files.values()
+    digest = hashlib.sha256(first.read_bytes()).hexdigest()
+    monkeypatch.setattr(language_model, "SHA256", digest)
+    read = []
+
+    def replaced(file):
+        other.replace(first)
+        read.extend(READ_GGUF(file))
+        raise StopIteration  # it is no model
+
+    monkeypatch.setattr(language_model, "read_gguf", replaced)
+    with pytest.raises(StopIteration):
+        load_smollm2()
+    fields, weights = read
+    assert fields["general.name"] == language_model.FILE
+    assert (weights["weight"] == len(language_model.FILE)).all()

@@ -230,7 +230,7 @@ def test_row_10_exported_code_skips_the_fast_path(theirs, ours, x):
 
 def test_row_10_compiled_code_skips_the_fast_path(theirs, ours, x):
     """torch 2.6 does not; 2.11 and 2.13 do. Ours says the same."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     traced = torch.compile(ours, backend="eager")
     keep = ~nothing_to_read()[:, None, None]
     close(traced(x, mask=keep)[0][1], ours.out_proj.bias.expand(5, 8))
