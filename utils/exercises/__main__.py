@@ -133,8 +133,9 @@ def write(path: Path, old: pd.DataFrame | None, rows: list[dict]) -> None:
     names = [
         n for n in EXERCISES if n not in old and any(n in r["exercises"] for r in rows)
     ]
-    old = old.reindex(columns=[*old.columns[:at], *names, *old.columns[at:]])
-    lines = {place(line[FIRST]): line for line in old.fillna("").to_dict("records")}
+    columns = [*old.columns[:at], *names, *old.columns[at:]]
+    old = old.reindex(columns=columns, fill_value="")
+    lines = {place(line[FIRST]): line for line in old.to_dict("records")}
     for row in rows:
         said = {n: words(v) for n, v in row["exercises"].items()}
         gone = dict.fromkeys([n for n in EXERCISES if n in old], "")

@@ -1,10 +1,11 @@
 """Marks submitted notebooks, each in a process of its own (__main__.py is the command).
 
-Of a submission only the cells that call `check` count, each run alone; what it stores
-or prints is ignored. Its process has a limit of time and of memory, opens no socket and
-starts no program. It says which exercises it will grade before it runs any of them, and
-each verdict as soon as it is known: if it crashes or is stopped, the verdicts that came
-before stay, and the rest is unmarked. This keeps accidents apart, not attacks.
+Of a submission only the cells that call `check` count, each run alone or, if it needs
+them, after the functions of the cells above it; what it stores or prints is ignored.
+Its process has a limit of time and of memory, opens no socket and starts no program. It
+says which exercises it will grade before it runs any of them, and each verdict as soon
+as it is known: if it crashes or is stopped, the verdicts that came before stay, and the
+rest is unmarked. This keeps accidents apart, not attacks.
 """
 
 import ast
@@ -65,14 +66,14 @@ def _verdicts(path: Path) -> Iterator[list | dict | str]:
     except ValueError as error:
         yield str(error)
         return
-    yield [name for name, _ in cells]
+    yield [name for name, *_ in cells]
     modules = [m for n, m in sys.modules.items() if n.startswith("utils.")]
     classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
     owners = [*modules, *classes, builtins, torch, torch.Tensor]
     course = [(owner, *item) for owner in owners for item in vars(owner).items()]
     course = [x for x in course if callable(x[2]) or type(x[2]) is property]
-    for name, text in cells:
-        verdict = mark_cell(name, text)
+    for cell in cells:
+        verdict = mark_cell(*cell)
         if any(vars(owner).get(key) is not x for owner, key, x in course):
             yield "it replaces `check`, or what `check` is made of"
             return
@@ -104,12 +105,13 @@ def _refuse(event: str, _) -> None:
         raise PermissionError(f"a submission may not use {event}")
 
 
-def answer_cells(path: Path) -> list[tuple[str, str]]:
-    """Return (exercise, text) of each answer in a notebook; ValueError says why none.
+def answer_cells(path: Path) -> list[tuple[str, str, str]]:
+    """Return (exercise, cell, what earlier cells define) of each answer in a notebook.
 
-    An exercise that the notebook calls by an old number is called by today's.
+    An exercise that the notebook calls by an old number is called by today's. A
+    ValueError says why there is no answer.
     """
-    found, titles = [], {}
+    found, titles, before = [], {}, ""
     try:
         for cell in json.loads(path.read_bytes())["cells"]:
             text = "".join(cell["source"])
@@ -117,7 +119,8 @@ def answer_cells(path: Path) -> list[tuple[str, str]]:
                 titles |= dict(HEADING.findall(text))
             elif cell["cell_type"] == "code" and "shows_broken" not in cell["metadata"]:
                 names = [number_of(n, titles.get(n, "")) for n in checked_in(text)]
-                found += [(name, text) for name in names if name in EXERCISES]
+                found += [(n, text, before) for n in names if n in EXERCISES]
+                before += definitions(text)
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, RecursionError, MemoryError):
@@ -143,8 +146,21 @@ def checked_in(text: str) -> list[str]:
     return [x for x in dict.fromkeys(texts) if re.fullmatch(r"\d+\.\d+", str(x))]
 
 
-def mark_cell(name: str, text: str) -> dict:
-    """Return what is said of the answer to an exercise that a cell holds."""
+def definitions(text: str) -> str:
+    """Return the imports, functions and classes of a cell."""
+    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+    try:
+        body = kept.parsed(text).body
+    except (SyntaxError, ValueError):
+        return ""
+    return "".join(f"{ast.unparse(each)}\n" for each in body if isinstance(each, kinds))
+
+
+def mark_cell(name: str, text: str, before: str = "") -> dict:
+    """Return what is said of the answer to an exercise that a cell holds.
+
+    before: what other cells define, for a cell that cannot do without.
+    """
     try:
         if found := re.search(NOT_ITS_OWN.format(name=re.escape(name)), text):
             raise NotKept(f"it reads the course's own answer: {found[0]}")
@@ -152,8 +168,12 @@ def mark_cell(name: str, text: str) -> dict:
         if function is EXERCISES[name].reference:
             raise NotKept("it is the course's own function")
     except NotKept as error:
+        if before and "another cell" in str(error):
+            return mark_cell(name, before + text)
         return dict(zip(PARTS, ("wrong", None, _short(error))))
     verdict = grade(EXERCISES[name], function)
+    if before and "is not defined" in verdict.message:
+        return mark_cell(name, before + text)
     message = "" if verdict.solved else _short(verdict.message.split("\n")[0])
     return dict(zip(PARTS, (STATUS[verdict.status], verdict.mistake, message)))
 

@@ -5,6 +5,7 @@ of the mistake is asserted, `#### N.M wrong, 'its name': …`; below it stands t
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from utils.exercises.running import silence
 HEAD = re.compile(r"^#### ([\d.]+) (right|wrong)(?:, '(.*?)')?: (.*)$", re.M)
 
 
-def answers():
+def answers() -> Iterator:
     """Yield (exercise, right or wrong, mistake or None, code) of each answer."""
     for path in sorted((Path(__file__).parent / "answers").glob("*.txt")):
         _, *parts = HEAD.split(path.read_text(encoding="utf-8"))
@@ -25,7 +26,7 @@ def answers():
             yield pytest.param(name, kind, mistake, code, id=f"{name} {kind}: {title}")
 
 
-@pytest.mark.parametrize(("name", "kind", "mistake", "code"), answers())
+@pytest.mark.parametrize(("name", "kind", "mistake", "code"), [*answers()])
 def test_an_answer_gets_its_verdict(name, kind, mistake, code):
     exercise = EXERCISES[name]
     with silence():

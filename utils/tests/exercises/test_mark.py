@@ -68,6 +68,10 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
         [soft(call=f"if __name__ == '__main__':\n    {CALL}")], "solved", "", ""),
     "helper": (["helper = torch.softmax", "check('1.1', helper)"],
                f"wrong: {HELPER}", "", ""),
+    "helpers": (
+        ["import torch as t\ndef own(x):\n    return t.softmax(x, -1)\nx = 1 / 0",
+         "check('1.1', own)", "def f(q, k, v, T=1):\n    return own(q @ k.mT / "
+         "q.shape[-1] ** 0.5 / T) @ v\ncheck('1.2', f)"], "solved", "solved", ""),
     "crash": ([f"x = 1 / 0\n{soft()}", solved("1.2"), "def f(:\ncheck('1.3', f)"],
               "wrong: when its cell is run alone, it raises ZeroDivisionError",
               "solved", ""),
@@ -136,7 +140,7 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert rows["text"]["problem"].startswith("it is no notebook of format 4")
     assert rows["missing"]["problem"].startswith("it cannot be read: No such file")
     assert "1.2 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
-    assert "1.2: 6 solved, 3 wrong (no scale 1, others 2), 0 untouched, 1 unm" in out
+    assert "1.2: 7 solved, 3 wrong (no scale 1, others 2), 0 untouched, 1 unm" in out
     assert "Not marked, because the name does not end in .ipynb: " in out
     assert "01.ipynb.txt'" in out and "all.csv" not in out
 
@@ -162,7 +166,7 @@ def test_an_old_number_is_known_by_its_title(tmp_path, monkeypatch):
     path = tmp_path / "old.ipynb"
     headings = "### Exercise 1.2 · Attention once", "### Exercise 1.3 · New"
     path.write_text(notebook(*headings, "check('1.2', f)", "check('1.3', g)"))
-    assert [name for name, _ in mark.answer_cells(path)] == ["1.1", "1.3"]
+    assert [name for name, *_ in mark.answer_cells(path)] == ["1.1", "1.3"]
 
 
 @pytest.fixture
