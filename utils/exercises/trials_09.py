@@ -1,6 +1,7 @@
 """Trials of lesson 09: what its exercises are tried with."""
 
 import torch
+from torch import Tensor
 
 from .catalogue import trials
 from .draws import randn
@@ -26,3 +27,77 @@ def maps(dtype):
         if seed == 1:  # not contiguous
             attention = attention.mT.contiguous().mT
         yield {"attention": attention, "word_of": torch.tensor(word_of), "words": words}
+
+
+class Report:
+    """A function report(first, other) that refuses what is no table; called `name`.
+
+    of: its number, from the accuracies (heads,) on `first`, on `other` and on both.
+    """
+
+    def __init__(self, name, of):
+        self.__name__, self.of = name, of
+
+    def __call__(self, first: Tensor, other: Tensor) -> float:
+        parts = first, other
+        tables = all(isinstance(x, Tensor) and x.dim() == 2 and len(x) for x in parts)
+        if not tables or first.shape[1] != other.shape[1] or not first.shape[1]:
+            raise ValueError(
+                "report takes two tensors (arcs, heads), each with one arc at least "
+                "and with the same heads."
+            )
+        both = torch.cat(parts)
+        return float(self.of(*(x.double().mean(dim=0) for x in (*parts, both))))
+
+
+class FirstCall:
+    """Repeats what `how` takes of the first call: the head, or its honest number."""
+
+    first = None
+
+    def __init__(self, how):
+        self.how = how
+
+    def __call__(self, a, b, both):
+        self.first = self.first or (a.argmax().item(), b[a.argmax()])
+        return self.how(b, *self.first)
+
+
+REPORTS = {
+    "an honest one": lambda a, b, both: b[a.argmax()],
+    "one that chooses on the other part": lambda a, b, both: b.max(),
+    "one that chooses on both parts": lambda a, b, both: b[both.argmax()],
+    "one that reports on the first part": lambda a, b, both: a.max(),
+    "one that reports on both parts": lambda a, b, both: both[a.argmax()],
+    "one that reports the better number": lambda a, b, both: max(
+        a.max(), b[a.argmax()]
+    ),
+    "one that takes head 0": lambda a, b, both: b[0],
+    "one that takes the last head": lambda a, b, both: b[-1],
+    "one that takes the head in the middle": lambda a, b, both: b[len(b) // 2],
+    "one that takes the worst head of the first part": lambda a, b, both: b[a.argmin()],
+    "one that takes the worst head of the other part": lambda a, b, both: b.min(),
+    "one that keeps the head it chose at its first call": FirstCall(
+        lambda b, head, number: b[min(head, len(b) - 1)]
+    ),
+    "one that returns the number of its first call again": FirstCall(
+        lambda b, head, number: number
+    ),
+    "one that takes the mean of the heads": lambda a, b, both: b.mean(),
+    "one that exchanges the parts": lambda a, b, both: a[b.argmax()],
+    "one that lets the other part decide between two": lambda a, b, both: b[
+        a.topk(min(2, len(a))).indices
+    ].max(),
+    "one that takes the mean of both best": lambda a, b, both: (a.max() + b.max()) / 2,
+    "an honest one in single precision": lambda a, b, both: b[a.argmax()].float(),
+    "one that chooses by the mean of both": lambda a, b, both: b[(a + b).argmax()],
+    "an honest one that takes the last of equals": lambda a, b, both: b[
+        -1 - a.flip(0).argmax()
+    ],
+}
+
+
+@trials("9.2", gradients=False)
+def reports(dtype):
+    for name, of in REPORTS.items() if dtype == torch.float32 else ():
+        yield {"report": Report(name, of)}
