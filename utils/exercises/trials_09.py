@@ -101,3 +101,29 @@ REPORTS = {
 def reports(dtype):
     for name, of in REPORTS.items() if dtype == torch.float32 else ():
         yield {"report": Report(name, of)}
+
+
+@trials("9.3", gradients=False)
+def draws(dtype):
+    if dtype != torch.float32:  # whole numbers and bools: the same in both
+        return
+    shapes = [(12, 40, 50), (30, 25, 80), (5, 60, 40), (4, 3, 60), (60, 200, 100)]
+    for seed, (sentences, arcs, count) in enumerate(shapes):
+        generator = torch.Generator().manual_seed(seed)
+        sentence = torch.randint(sentences, (arcs,), generator=generator)
+        if seed != 2:
+            sentence = sentence.sort().values
+        easy = torch.rand(sentences, generator=generator)[sentence]
+        right = torch.rand(arcs, generator=generator) < easy
+        drawn = torch.randint(sentences, (count, sentences), generator=generator)
+        yield {"right": right, "sentence": sentence, "drawn": drawn}
+    few = torch.randint(6, (40, 6), generator=torch.Generator().manual_seed(9))
+    fewer = torch.tensor([0, 0, 1, 1] + [2] * 96)[:, None].repeat(1, 3)
+    two = torch.tensor([[0, 1, 1, 4, 2, 3, 3], [4, 4, 2, 5, 6, 0, 1]])
+    for right, sentence, drawn in (
+        ([1, 1, 0, 0, 1], [0, 0, 0, 3, 3], few),  # some draws have no arc
+        ([1, 1, 1, 0], [0, 0, 0, 1], fewer),  # nearly all have none
+        ([1, 1, 1, 0], [0, 1, 1, 4], two),  # fewer draws than sentences
+    ):
+        right, sentence = torch.tensor(right).bool(), torch.tensor(sentence)
+        yield {"right": right, "sentence": sentence, "drawn": drawn}
