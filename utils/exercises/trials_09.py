@@ -127,3 +127,35 @@ def draws(dtype):
     ):
         right, sentence = torch.tensor(right).bool(), torch.tensor(sentence)
         yield {"right": right, "sentence": sentence, "drawn": drawn}
+
+
+@trials("9.4", gradients=False)
+def vectors(dtype):
+    """Yield trials in which no rounding decides who is the k-th nearest."""
+    if dtype != torch.float32:
+        return
+    for seed, count, dim, k, noise in (
+        (0, 12, 6, 3, 0.3),
+        (50, 60, 8, 5, 0.5),  # nothing may be added to a length
+        (2, 8, 4, 1, 0.3),
+        (3, 20, 16, 4, 1.5),  # not contiguous
+        (4, 6, 3, 5, 0.5),  # all others are neighbours
+        (298, 25, 5, 7, 0.2),
+        (1365, 12, 6, 3, 0.3),  # half precision would exchange two
+    ):
+        lengths = 0.3 + torch.arange(count)[:, None] % 4  # not of length 1
+        before = randn(count, dim, seed=seed, dtype=dtype) + 0.4
+        after = before + noise * randn(count, dim, seed=50 + seed, dtype=dtype)
+        if seed == 50:
+            lengths[::3] = 0.01
+        if seed == 3:
+            before, after = before.mT.contiguous().mT, after.mT.contiguous().mT
+        yield {"before": before * lengths, "after": after * lengths.flip(0), "k": k}
+    # two that point exactly the same way, until they part
+    before = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
+    after = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.1, 1.0]])
+    yield {"before": before, "after": after, "k": 1}
+    # nearly opposite: a neighbour all the same, as there are but two others
+    before = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [0.0, 1.0]])
+    after = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    yield {"before": before, "after": after, "k": 2}
