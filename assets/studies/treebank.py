@@ -50,7 +50,7 @@ from utils.syntax import (  # noqa: E402
     read_words,
     word_pieces,
 )
-from utils.treebank import read_conllu  # noqa: E402
+from utils.treebank import parse_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 RELATIONS = """
@@ -177,14 +177,14 @@ def by_permutation(first: Reading, other: Reading, draws: int) -> dict[tuple, li
     return found
 
 
-def described_files(dev: Path, test: Path) -> dict:
-    """Return what is known of the data: by their digest, not by their name."""
-    paths = {"dev": Path(dev), "test": Path(test)}
-    digests = {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for name, path in paths.items()
-    }
-    return DATA if digests == DATA["sha256"] else {"sha256": digests}
+def read_files(dev: Path, test: Path) -> tuple[list[list], dict]:
+    """Return the sentences of both files, and what is known of them by their digest."""
+    parts, digests = [], {}
+    for name, path in (("dev", dev), ("test", test)):
+        data = Path(path).read_bytes()  # once: what is hashed is what is read
+        digests[name] = hashlib.sha256(data).hexdigest()
+        parts.append(parse_conllu(data.decode("utf-8-sig"), str(path)))
+    return parts, DATA if digests == DATA["sha256"] else {"sha256": digests}
 
 
 def rounded(x):
@@ -254,7 +254,7 @@ def study(dev: Path, test: Path) -> dict:
     """Run everything; return what is stored."""
     minilm = pretrained.load_minilm()
     encoder = Encoder.from_minilm(minilm)
-    parts = [read_conllu(path) for path in (dev, test)]
+    parts, data = read_files(dev, test)
     readings = [read(encoder, minilm.tokenizer, part) for part in parts]
     print("MiniLM", flush=True)
     own, dealt = table(*readings), by_permutation(*readings, SETTINGS["permutations"])
@@ -285,7 +285,7 @@ def study(dev: Path, test: Path) -> dict:
             "revision": pretrained.REVISION,
             "sha256": pretrained.SHA256,
         },
-        "data": described_files(dev, test),
+        "data": data,
         "settings": SETTINGS,
         "dev": described(readings[0]),
         "test": described(readings[1]),
@@ -307,10 +307,10 @@ def repeated(dev: Path, test: Path) -> dict:
     """Return what --check compares: all but the nulls of 72 other heads."""
     minilm = pretrained.load_minilm()
     encoder = Encoder.from_minilm(minilm)
-    parts = [read_conllu(path) for path in (dev, test)]
+    parts, data = read_files(dev, test)
     readings = [read(encoder, minilm.tokenizer, part) for part in parts]
     return {
-        "data": described_files(dev, test),
+        "data": data,
         "settings": SETTINGS,
         "dev": described(readings[0]),
         "test": described(readings[1]),

@@ -7,6 +7,7 @@ import copy
 import inspect
 import json
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -213,6 +214,22 @@ def test_what_is_left_out_is_said(tiny):
     assert (det["arcs_chosen"], det["arcs"]) == (5, 3)
     assert (det["offset"], det["offset_chosen"]) == (1, 0.8)
     assert det["offset_accuracy"] == pytest.approx(2 / 3, abs=1e-4)
+
+
+def test_the_digest_is_of_what_was_read(treebank, tiny, tmp_path, monkeypatch):
+    """Each file becomes another one right after it was read."""
+    paths, read = [tmp_path / path.name for path in tiny[0]], Path.read_bytes
+    for path, old in zip(paths, tiny[0]):
+        path.write_bytes(old.read_bytes())
+
+    def read_and_replaced(path):
+        data = read(path)
+        if path in paths:
+            path.write_bytes(data.replace(b"dog", b"cow") + b"\n")
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_replaced)
+    assert treebank.repeated(*paths)["data"] == tiny[1]["data"]
 
 
 def test_chosen_on_the_first_file(treebank, tiny):
