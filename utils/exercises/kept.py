@@ -10,7 +10,6 @@ import ast
 import linecache
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 from platformdirs import user_data_dir
 
-from .catalogue import Exercise, imported, renumbered
+from .catalogue import Exercise, imported, number_of, renumbered
 from .running import LIMIT, TooLong, seeded, silence, surroundings_kept, time_limit
 
 MARK = "# Attention, Head by Head: exercise "
@@ -48,38 +47,30 @@ def folder() -> Path:
 # --- files ------------------------------------------------------------------------
 
 
-def places(exercise: Exercise) -> list[Path]:
-    """Return the files that may hold an exercise's answer, today's name first."""
-    olds = [old for old, new in renumbered().items() if new == exercise.name]
-    heads = [f"{exercise.name} {exercise.title}", *olds]
-    names = [re.sub(r"[^\w.]+", "-", head) for head in heads]
-    names += [head.split()[0] for head in heads]  # as files were once named
-    return [folder() / f"{name}.py" for name in names]
+def place(exercise: Exercise) -> Path:
+    """Return the file in which the answer to an exercise is kept."""
+    head = f"{exercise.name} {exercise.title}"
+    return folder() / f"{re.sub(r'[^.0-9A-Za-z]+', '-', head)}.py"
 
 
 def find(exercise: Exercise) -> Path | None:
-    """Return the file that holds the answer to an exercise, if there is one."""
-    heads = {f"{exercise.name}, {exercise.title}"}
-    heads |= {
-        old.replace(" ", ", ", 1)
-        for old, n in renumbered().items()
-        if n == exercise.name
-    }
-    return next((path for path in places(exercise) if _head(path) in heads), None)
+    """Return the file that holds the answer to an exercise, whatever its number was."""
+    moved = [old for old, new in renumbered().items() if new == exercise.name]
+    numbers = {exercise.name, *(old.split()[0] for old in moved)}
+    files = [x for n in numbers for x in folder().glob(f"{n}[-.]*py") if x.is_file()]
+    files.sort(key=lambda path: path != place(exercise))
+    return next((x for x in files if _number_in(x) == exercise.name), None)
 
 
-def _head(path: Path) -> str:
-    """Return the number and title in the first line of a file of the course, or ""."""
+def _number_in(path: Path) -> str:
+    """Return today's number of the exercise that a file of the course is about."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            line = (
-                file.readline(1000)
-                if stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                else ""
-            )
+            line = file.readline(1000).strip()
     except OSError:
         return ""
-    return line.removeprefix(MARK).strip() if line.startswith(MARK) else ""
+    number, _, title = line.removeprefix(MARK).partition(", ")
+    return number_of(number, title) if line.startswith(MARK) else ""
 
 
 def read(exercise: Exercise) -> str | None:
@@ -106,7 +97,7 @@ def read(exercise: Exercise) -> str | None:
 
 def write(exercise: Exercise, cell: str) -> None:
     """Keep the text of an answer, whole or not at all; NotKept says why not."""
-    path = places(exercise)[0]
+    path = place(exercise)
     text = f"{MARK}{exercise.name}, {exercise.title}\n\n\n{cell.strip()}\n"
     if len(text.encode()) > LARGEST:
         raise NotKept(f"its cell is longer than {LARGEST // 1024} KiB")

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from utils import exercises
-from utils.exercises import EXERCISES, answer, check, forget, kept, progress, running
+from utils.exercises import (
+    EXERCISES,
+    answer,
+    catalogue,
+    check,
+    forget,
+    kept,
+    progress,
+    running,
+)
 from utils.exercises.engine import grade
 from utils.tests.exercises.helpers import Notebook
 from utils.tests.exercises.test_engine import alarm, sets_everything, settings
@@ -166,7 +175,8 @@ def test_an_answer_is_found_after_the_exercises_were_numbered_anew(
     (progress_folder / "1.2.py").chmod(0o600)
     titles = {name: EXERCISES[name].title for name in ("1.1", "1.2")}
     moved = {f"1.1 {titles['1.1']}": "1.2", f"1.2 {titles['1.2']}": "1.1"}
-    monkeypatch.setattr(kept, "renumbered", lambda: moved)
+    for module in (kept, catalogue):
+        monkeypatch.setattr(module, "renumbered", lambda: moved)
     one, two = EXERCISES["1.1"], EXERCISES["1.2"]
     for exercise, was in ((one, "1.2"), (two, "1.1")):
         monkeypatch.setitem(exercise.__dict__, "title", titles[was])
