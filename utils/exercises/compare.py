@@ -37,6 +37,7 @@ CUT_OFF = (
     "none arrives. Does a .detach(), .item(), torch.tensor(), torch.no_grad() or "
     "load_state_dict() (it copies) cut it off?"
 )
+IN_PART = f"` is not: {DIFFER}at"  # of a gradient that is finite
 EDITS = "your function edits its argument "
 NO_RETURN = "Is a `return` missing?"
 

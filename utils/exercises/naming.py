@@ -13,11 +13,21 @@ import torch
 from torch import Tensor
 
 from .catalogue import Exercise
-from .compare import CUT_OFF, EDITS, NO_RETURN, difference, known_error, same, unlike
+from .compare import (
+    CUT_OFF,
+    EDITS,
+    IN_PART,
+    NO_RETURN,
+    difference,
+    known_error,
+    same,
+    unlike,
+)
 from .running import run, tensors
 
 EVIDENT = {  # words of every difference -> what was done
     CUT_OFF: "a gradient cut off",
+    IN_PART: "a part of a gradient cut off",
     NO_RETURN: "no return",
     EDITS: "an argument edited in place",
 }

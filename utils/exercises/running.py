@@ -152,10 +152,10 @@ def _gradients(function: Callable, output, leaves: dict, watch: bool) -> dict:
         if "inplace operation" in str(error):
             done[WHERE] = _overwriting_line(function)
         return done
-    zeros = (
-        x.new_zeros(x.shape) if g is None else g for x, g in zip(inputs.values(), found)
-    )
-    return {f"gradient of `{name}`": g for name, g in zip(inputs, zeros)}
+    return {
+        f"gradient of `{name}`": torch.zeros_like(x) if grad is None else grad
+        for (name, x), grad in zip(inputs.items(), found)
+    }
 
 
 def _probe(x: Tensor, seed: int) -> Tensor:
@@ -188,10 +188,18 @@ def surroundings_kept() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def default_device() -> torch.device:
+    """Return where new tensors go; torch 2.6 cannot say so once that was set back."""
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
+
+
 @contextmanager
 def seeded(seed: int = 0) -> Iterator[None]:
     """Set the random seeds, and set back what an answer sets for the next call."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    dtype, device = torch.get_default_dtype(), default_device()
     anomaly = torch.is_anomaly_enabled()
     devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     torch.set_default_dtype(torch.float32)
@@ -207,7 +215,7 @@ def seeded(seed: int = 0) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:  # a mode that slows down every call
+        if default_device() != device:  # a mode that slows down every call
             torch.set_default_device(None if device.type == "cpu" else device)
         torch.autograd.set_detect_anomaly(anomaly)
 
@@ -278,6 +286,5 @@ def _overwriting_line(function: Callable) -> str:
     except (OSError, TypeError):
         return ""
     found = [i for i, line in enumerate(lines) if OVERWRITES.search(line)]
-    return (
-        f"line {start + found[0]}: {lines[found[0]].strip()}" if len(found) == 1 else ""
-    )
+    said = [f"line {start + i}: {lines[i].strip()}" for i in found]
+    return said[0] if len(said) == 1 else ""

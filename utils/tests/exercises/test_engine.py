@@ -434,7 +434,7 @@ def sets_everything(x):
 def settings() -> dict:
     return {
         "dtype": torch.get_default_dtype(),
-        "device": torch.get_default_device(),
+        "device": running.default_device(),
         "threads": torch.get_num_threads(),
         "grad": torch.is_grad_enabled(),
         "printed": str(torch.tensor([1 / 3])),
