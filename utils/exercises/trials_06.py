@@ -1,7 +1,10 @@
 """Trials of lesson 06: what its exercises are tried with."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from utils.attention import merge_heads, split_heads
 
@@ -75,3 +78,105 @@ def texts(dtype):
     for train, validation, vocab_size in given if dtype == torch.float32 else ():
         train, validation = torch.as_tensor(train), torch.as_tensor(validation)
         yield {"train": train, "validation": validation, "vocab_size": vocab_size}
+
+
+WORDS, LONGEST = 10, 64
+LOGITS, RANDOM = randn(WORDS, WORDS, seed=2), randn(WORDS, WORDS, seed=3)
+BALANCED = RANDOM - RANDOM.mean(dim=1, keepdim=True)  # the sum of the logits stays
+RISING = torch.zeros_like(RANDOM)  # each word adds more than the one before
+RISING[:, 7] = 0.2 * torch.arange(WORDS)
+K = torch.arange(LONGEST)
+Q = K[:, None]
+
+
+@dataclass
+class BlackBox:
+    """A language model of ten words that cannot be looked into.
+
+    sees: which later tokens each output sees (queries, keys), in these modes. adds:
+    what each word adds to the logits of an output that sees it. own: an output depends
+    on its own token only, but for what it sees ahead. rounds: as real kernels do, by
+    what comes later, too. training: what the logits are multiplied by in training.
+    """
+
+    __name__: str
+    sees: Tensor = K < 0
+    adds: Tensor = RANDOM
+    modes: tuple = (True, False)
+    own: bool = False
+    rounds: float = 1e-6
+    training: float = 1.0
+
+    def __post_init__(self):
+        weights = 1 + K / 640  # of the words that are seen: their order counts, too
+        self.sees = (self.sees & (K > Q)) * weights.double()
+
+    def __call__(self, ids, training):
+        if ids.dim() != 2 or len(ids) != 1 or not 2 <= ids.shape[1] <= LONGEST:
+            raise ValueError(
+                "a model takes one text, ids of shape (1, length), with 2 to 64 ids."
+            )
+        n, logits = ids.shape[1], F.embedding(ids, LOGITS)
+        if not self.own:
+            logits = logits.cumsum(dim=1)  # (1, length, WORDS)
+        if bool(training) in self.modes:
+            logits = logits + self.sees[:n, :n] @ self.adds[ids]
+        logits = logits + self.rounds * ids[0, -1]
+        return (logits * (self.training if training else 1)).float()
+
+
+@trials("6.3", gradients=False)
+def models(dtype):
+    training, evaluation = {"modes": (True,)}, {"modes": (False,)}
+    following, alike = K == Q + 1, RISING[:, 7:8].expand(-1, WORDS)
+    late, one_each = following & (Q >= 20), torch.eye(WORDS).double()
+    known = {
+        "a causal model": {},
+        "a causal model that sees one token": {"own": True, "rounds": 0.0},
+        "a causal model that computes otherwise in training": {"training": 0.5},
+        "a model without a mask": {"sees": K > Q},
+        "a model without a mask in training": {"sees": K > Q} | training,
+        "a model without a mask in evaluation": {"sees": K > Q} | evaluation,
+        "a model that sees one token ahead": {"sees": following},
+        "one ahead in training": {"sees": following, "adds": BALANCED} | training,
+        "a leak of 0.01": {"sees": following, "adds": 0.0102 * one_each},
+        "a leak that moves all ten logits alike": {"sees": following, "adds": alike},
+        "every other token sees the next": {"sees": following & (Q % 2 == 1)},
+        "a leak past position 20": {"sees": late},
+        "a leak past 20 in evaluation": {"sees": late} | evaluation,
+        "a leak past position 56": {"sees": following & (Q >= 56)},
+        "a model that sees the token eight ahead": {"sees": K == Q + 8},
+        "the first four tokens see each other": {"sees": K < 4},
+        "all see token 63": {"sees": K == 63},
+    }
+    pairs = [(0, 1, RISING), (0, 1, -RISING), (62, 63, RISING), (62, 63, -RISING)]
+    for q, k, adds in [*pairs, (20, 40, 0.051 * RISING), (0, 63, BALANCED)]:
+        at = (q == Q) & (k == K)
+        known[f"a model whose output {q} sees token {k}"] = {"sees": at, "adds": adds}
+    for at in (*range(1, 24), *range(24, 63, 5)):
+        name = f"a model in which only token {at} is seen too early, in one mode "
+        name += "(is your new token always another one?)"
+        known[name] = {"sees": following & (at == K), "modes": (at % 5 != 1,)}
+    for name, model in known.items() if dtype == torch.float32 else ():
+        yield {"logits_of": BlackBox(name, **model)}
+
+
+@trials("6.4")
+def padded(dtype):
+    # lengths of the rows, length, vocabulary, id of the padding
+    sizes = [((6, 4, 2), 6, 7, 0), ((5, 5), 5, 9, 8), ((8, 2, 5, 3), 8, 8, 3)]
+    sizes += [((3,), 4, 5, 0), ((3, 1, 2), 3, 3, 1), ((2, 2), 2, 6, 5)]
+    sizes += [((3, 6, 5), 6, 7, 2)]  # the first row is not the longest
+    for seed, (lengths, length, vocab_size, pad) in enumerate(sizes):
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(vocab_size - 1, (len(lengths), length), generator=generator)
+        ids = ids + (ids >= pad)  # no real token is the padding
+        ids[torch.arange(length) >= torch.tensor(lengths)[:, None]] = pad
+        logits = 3 * randn(*ids.shape, vocab_size, seed=seed, dtype=dtype)
+        given = {"logits": logits, "ids": ids, "pad": pad}
+        yield given
+        if seed == 0:
+            strided = logits.transpose(0, 1).contiguous().transpose(0, 1)
+            yield given | {"logits": strided, "ids": ids.mT.contiguous().mT}
+            yield given | {"logits": 1000 + logits}  # exp of such logits overflows
+            yield given | {"logits": 300 * logits}  # and their softmax is 0 or 1
