@@ -9,7 +9,6 @@ import sys
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 # as tuples: torch 2.6 cannot compile `int | float`
 WHOLE, NUMBER = (int, torch.SymInt), (int, float)
@@ -28,23 +27,6 @@ def holds(condition: Tensor) -> bool:
         return bool(condition.all())
     except RuntimeError:  # vmap
         return True
-
-
-def is_wrapped(*tensors: Tensor | None) -> bool:
-    """Return whether one of them stands for many tensors, or carries a derivative.
-
-    That happens inside `torch.func` (vmap, jvp, grad). While a graph is traced there is
-    nothing to tell, and the answer is False.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    given = [x for x in tensors if x is not None]
-    try:
-        for x in given:
-            x.data_ptr()
-    except RuntimeError:  # it has no memory of its own
-        return True
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:

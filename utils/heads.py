@@ -204,7 +204,7 @@ def visible_keys(mask, shape: tuple[int, ...], device=None) -> Tensor:
     """
     if mask is None:
         mask = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
-    check_mask("mask", mask, shape, mask.device if device is None else device)
+    check_mask(mask, shape)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask is {mask.dtype}; give bool, e.g. mask > -math.inf.")
     return mask.expand(shape)

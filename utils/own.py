@@ -66,9 +66,9 @@ class OwnAttention(MultiHeadAttention):
             return self.out_proj(self._heads_of_layer(x)), None
         return super().forward(x, mask=mask, need_weights=need_weights, cache=cache)
 
-    def _attend(self, q, k, v, mask, bias, need_weights):
+    def attend(self, q, k, v, mask, bias, need_weights):
         if self.own_attention is None:
-            return super()._attend(q, k, v, mask, bias, need_weights)
+            return super().attend(q, k, v, mask, bias, need_weights)
         # (batch, heads, keys, keys): as values they make the output the weights
         identity = torch.eye(k.shape[-2]).to(k).expand(*k.shape[:-1], -1)
         scores = (*q.shape[:-1], k.shape[-2])  # (batch, heads, queries, keys)
