@@ -71,29 +71,30 @@ def scaled_dot_product_attention(
         raise TypeError(f"query is {query.dtype}; give floating point: query.float().")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     exact = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(exact) * scale) @ key.to(exact).mT  # (..., queries, keys)
-    added = as_added(mask, bias, scores.shape, exact)
-    weights = _softmax(scores, added, exact)  # (..., queries, keys)
+    added = as_added(mask, bias, (*query.shape[:-1], key.shape[-2]), exact)
+    weights = _weights(query.to(exact) * scale, key.to(exact), added)
     kept = F.dropout(weights, dropout_p) if dropout_p else weights
     output = kept @ value.to(exact)  # (..., queries, any)
     return output.to(query.dtype), weights.to(query.dtype)
 
 
-def _softmax(scores: Tensor, added: Tensor | None, exact: torch.dtype) -> Tensor:
-    """Return the softmax of scores + added over the keys, 0 in empty rows.
+def _weights(query: Tensor, key: Tensor, added: Tensor | None) -> Tensor:
+    """Return the softmax over the keys of query · key + added, 0 in empty rows.
 
     Where no gradient is needed it is written over the scores: of large maps, new memory
     costs more time than the numbers.
     """
+    scores = query @ key.mT  # (..., queries, keys)
     needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if not needed and scores.dtype == exact:
+    if not needed and scores.dtype == query.dtype:  # which autocast changes
         with suppress(RuntimeError):  # vmap and forward-mode derivatives know no `out`
-            return _softmax_to(scores, scores, added)
-    return _softmax_to(None, scores, added)
+            return _softmax(scores, added, out=scores)
+        scores = query @ key.mT  # again: they may be written over in part
+    return _softmax(scores, added)
 
 
-def _softmax_to(out: Tensor | None, scores: Tensor, added: Tensor | None) -> Tensor:
-    """Do what `_softmax` says; out: where to write it, None = new memory."""
+def _softmax(scores: Tensor, added: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Return the softmax of scores + added, written to `out` (None: new memory)."""
     if added is None:
         return torch.softmax(scores, dim=-1, out=out)
     empty = _empty(added)  # they get finite scores, so that their gradient is finite

@@ -171,7 +171,7 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     A weight says how much a head attends to a key, not how much this key contributes.
     Its contribution is weight * value, after the head's part of out_proj.
     layer: `MultiHeadAttention` or `nn.MultiheadAttention`; value_input (batch, keys,
-    vdim): what the layer was given as value; weights: as the layer returned them.
+    embed_dim): what the layer was given as value; weights: as the layer returned them.
     Returns (batch, heads, queries, keys), in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
     """

@@ -30,7 +30,8 @@ def ablate(
     heads: {layer: [heads]}. mode: what stands in the place of their outputs. "zero":
         zeros. "mean": their mean over all positions of mean_from, the inputs of the
         model (a tensor, or a tuple of them).
-    Copies that run through this model by `functional_call` and `vmap` are ablated, too.
+    Copies that run through this model by `functional_call` and `vmap` are ablated, too
+    (`vmap` knows attention under `sdpa_kernel(SDPBackend.MATH)` only, as `train_many`).
     (The mean is that of one model: under `vmap` it is refused.)
     Source: Michel et al. 2019, section 3 ("zero").
 

@@ -81,8 +81,9 @@ def check_mask(mask: Tensor, scores: tuple) -> None:
     fits = all(size in (1, full) for size, full in zip(mask.shape[::-1], scores[::-1]))
     if mask.dim() not in (2, len(scores)) or not fits:
         raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} for scores {tuple(scores)}: give "
-            "(queries, keys), or one size per axis, 1 for 'the same for all'; padding "
-            "(batch, keys) is written as mask[:, None, None, :], one mask per sequence "
-            "as mask[:, None], one per head as mask[None]."
+            f"mask has shape {tuple(mask.shape)} but the scores have shape "
+            f"{tuple(scores)}. Give (queries, keys), or one size per axis of them, with "
+            "1 for 'the same for all': a padding mask (batch, keys) is written as "
+            "mask[:, None, None, :], one per sequence (batch, queries, keys) as "
+            "mask[:, None], one per head (heads, queries, keys) as mask[None]."
         )

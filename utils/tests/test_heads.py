@@ -239,10 +239,10 @@ def test_arguments_that_are_refused(words, metric, argument):
 )
 def test_weighted_values_are_the_lengths_of_what_is_handed_on(options, torchs):
     torch.manual_seed(0)
-    layer = MultiHeadAttention(8, 4, vdim=6, **options)
+    layer = MultiHeadAttention(8, 4, **options)
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
-    x, values = torch.randn(2, 5, 8), torch.randn(2, 5, 6)
+    x, values = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     _, weights = layer(x, x, values, need_weights=True)
     given = layer.to_torch() if torchs else layer
     found = heads.weighted_values(given, values, weights)
