@@ -82,8 +82,8 @@ def check_mask(mask: Tensor, scores: tuple) -> None:
     if mask.dim() not in (2, len(scores)) or not fits:
         raise ValueError(
             f"mask has shape {tuple(mask.shape)} but the scores have shape "
-            f"{tuple(scores)}. Give (queries, keys), or one size per axis of them, with "
-            "1 for 'the same for all': a padding mask (batch, keys) is written as "
+            f"{tuple(scores)}. Give (queries, keys), or one size per axis of them, "
+            "with 1 for 'the same for all': a padding mask (batch, keys) is written as "
             "mask[:, None, None, :], one per sequence (batch, queries, keys) as "
             "mask[:, None], one per head (heads, queries, keys) as mask[None]."
         )

@@ -184,6 +184,8 @@ def relative_positions(query_length: int, key_length: int, *, device=None) -> Te
     >>> relative_positions(2, 4).tolist()
     [[-2, -1, 0, 1], [-3, -2, -1, 0]]
     """
+    checks.check_size("query_length", query_length)
+    checks.check_size("key_length", key_length)
     keys = torch.arange(key_length, device=device)
     queries = torch.arange(query_length, device=device) + (key_length - query_length)
     return keys - queries[:, None]

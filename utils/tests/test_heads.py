@@ -196,11 +196,6 @@ BROKEN = {
     "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),
     "mask too long": (ValueError, "mask has shape", {"mask": causal_mask(L + 1)}),
     "mask per head": (ValueError, "mask has shape", {"mask": FINE > 0}),
-    "mask elsewhere": (
-        ValueError,
-        "mask is on meta",
-        {"mask": FINE[0, 0].to("meta") > 0},
-    ),
     "floating mask": (TypeError, "give bool", {"mask": torch.zeros(L, L)}),
     "queries too long": (ValueError, "queries", {"queries": CHOSEN.repeat(1, 2)}),
     "queries as a list": (TypeError, "give a torch.Tensor", {"queries": [[True]]}),

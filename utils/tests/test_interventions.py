@@ -101,7 +101,7 @@ def test_the_model_is_restored_after_an_exception():
             raise KeyboardInterrupt
         assert not hooked(model)
     wrong = {"mode": "mean", "mean_from": IDS.float()}
-    with pytest.raises(TypeError), ablate(model, {0: [1]}, **wrong):
+    with pytest.raises(RuntimeError), ablate(model, {0: [1]}, **wrong):
         pass
     assert not hooked(model) and model.training
 
