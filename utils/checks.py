@@ -42,11 +42,6 @@ def check_size(name: str, size, least: int = 0) -> None:
         raise ValueError(f"{name} is {size}; it must be at least {least}.")
 
 
-def check_probability(name: str, p) -> None:
-    """Refuse what is not a number from 0 to 1."""
-    _check_number(name, p, 0, 1, "lie between 0 and 1")
-
-
 def check_positive(name: str, x) -> None:
     """Refuse what is not a finite number above 0."""
     _check_number(name, x, TINIEST, LARGEST, "be finite and above 0")
