@@ -4,9 +4,10 @@ A layer takes (batch, length, embed_dim); inside it, heads are (batch, heads, le
 head_dim). `masks.py` says what a mask means. A query with nothing to attend to gets
 zeros, and passes back zero gradients.
 
-Scores must be finite. A query that has a score of NaN or +inf, or of whose scores all
-that no mask hides are -inf, gets NaN or zeros, never another number: so it is where an
-input is NaN, and where query · key overflows (float32: from inputs of about 1e19).
+Scores must be finite. A query that has a score of NaN or +inf, or only scores of -inf
+where no mask hides the keys, gets NaN or zeros (with its weights always NaN), never
+another number: so it is where an input is NaN, and where query · key overflows (in
+float32 from inputs of about 1e19).
 """
 
 import math
