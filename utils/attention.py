@@ -1,37 +1,43 @@
 """Scaled dot-product attention, and the multi-head layer built on it.
 
 A layer takes (batch, length, embed_dim); inside it, heads are (batch, heads, length,
-head_dim). `masks.py` says how a mask is read. A query with nothing to attend to gets
+head_dim). `masks.py` says what a mask means. A query with nothing to attend to gets
 zeros, and passes back zero gradients.
+
+Scores must be finite. A query that has a score of NaN or +inf, or only scores of -inf
+where no mask hides the keys, gets NaN or zeros (with its weights always NaN), never
+another number: so it is where an input is NaN, and where query · key overflows (in
+float32 from inputs of about 1e19).
 """
+
+import math
+from contextlib import suppress
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
-from utils import checks
 from utils.masks import as_added
 from utils.masks import causal_mask as causal_mask  # offered here, too
 from utils.masks import padding_mask as padding_mask
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Return (batch, length, embed) as (batch, heads, length, embed / heads).
+    """Return (..., length, embed) as (..., heads, length, embed / heads).
 
     Head h takes the h-th block of neighbouring features of every token.
 
     >>> split_heads(torch.zeros(2, 5, 12), num_heads=3).shape
     torch.Size([2, 3, 5, 4])
     """
-    checks.check_layout("x", x, "(batch, length, embed)", 3)
-    x = x.unflatten(-1, (num_heads, -1))  # (batch, length, heads, head_dim)
-    return x.transpose(1, 2)  # (batch, heads, length, head_dim)
+    x = x.unflatten(-1, (num_heads, -1))  # (..., length, heads, head_dim)
+    return x.transpose(-3, -2)  # (..., heads, length, head_dim)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Return (batch, heads, length, head_dim) as (batch, length, embed)."""
-    checks.check_layout("x", x, "(batch, heads, length, head_dim)", 4)
-    return x.transpose(1, 2).flatten(2)  # (batch, length, heads * head_dim)
+    """Return (..., heads, length, head_dim) as (..., length, embed)."""
+    return x.transpose(-3, -2).flatten(-2)  # (..., length, heads * head_dim)
 
 
 def scaled_dot_product_attention(
@@ -46,17 +52,15 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return the output for every query, and the weights that it gave to the keys.
 
-    query (..., queries, head_dim), key (..., keys, head_dim), value (..., keys, any),
-    with the same leading dimensions.
-    mask: (queries, keys), or one size per axis of the scores (..., queries, keys) with
-        1 for "the same for all"; bool (True = may be read) or floating (added).
+    query (..., queries, head_dim), key (..., keys, head_dim), value (..., keys, any).
+    mask: bool (True = may be attended to) or floating (added): see `masks.py`.
     bias: floating, shaped like a mask, added to the scaled scores.
     dropout_p: probability with which a weight is dropped; the returned weights are
         never dropped out.
     scale: factor of the scores; default 1 / sqrt(head_dim).
 
-    Returns output (..., queries, any) and weights (..., queries, keys). A query with
-    nothing to attend to gets zeros in both. Half precision is computed in single.
+    Returns output (..., queries, any) and weights (..., queries, keys). Half precision
+    is computed in single.
     Source: Vaswani et al. 2017, equation (1).
 
     >>> one_key, one_value = torch.ones(1, 4), torch.tensor([[5.0, 7.0]])
@@ -64,72 +68,44 @@ def scaled_dot_product_attention(
     >>> output.tolist(), weights.tolist()
     ([[5.0, 7.0]], [[1.0]])
     """
-    _check_fit(query, key, value, dropout_p, scale)
+    if not query.is_floating_point():  # the result would be cut to whole numbers
+        raise TypeError(f"query is {query.dtype}; give floating point: query.float().")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    added, empty = as_added(mask, bias, query, key, dtype)
-    # added: mask and bias as numbers; empty: the queries with nothing to attend to
-
-    scores = (query.to(dtype) * scale) @ key.to(dtype).mT  # (..., queries, keys)
-    weights = _softmax(scores, added, empty, dtype)  # (..., queries, keys)
-    kept = F.dropout(weights, dropout_p)  # the same weights where dropout_p is 0
-    output = kept @ value.to(dtype)  # (..., queries, any)
+    exact = torch.promote_types(query.dtype, torch.float32)
+    added = as_added(mask, bias, (*query.shape[:-1], key.shape[-2]), exact)
+    weights = _weights(query.to(exact) * scale, key.to(exact), added)
+    kept = F.dropout(weights, dropout_p) if dropout_p else weights
+    output = kept @ value.to(exact)  # (..., queries, any)
     return output.to(query.dtype), weights.to(query.dtype)
 
 
-def _softmax(scores, added, empty, dtype: torch.dtype) -> Tensor:
-    """Return the softmax of scores + added over the keys, with 0 in empty rows."""
-    needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if needed or scores.dtype != dtype or checks.is_wrapped(scores, added):
-        scores = scores if added is None else scores + added
-        weights = torch.softmax(scores, dim=-1, dtype=dtype)
-        return weights if empty is None else weights.masked_fill(empty, 0.0)
-    scores = scores if added is None else scores.add_(added)  # the same, in place:
-    weights = torch.softmax(scores, dim=-1, out=scores)  # without another big tensor
-    return weights if empty is None else weights.masked_fill_(empty, 0.0)
+def _weights(query: Tensor, key: Tensor, added: Tensor | None) -> Tensor:
+    """Return the softmax over the keys of query · key + added, 0 in empty rows.
 
-
-def _fused_attention(query, key, value, mask, *, bias, dropout_p):
-    """Return (output, None): the same output, from PyTorch's fused kernel.
-
-    The weights are computed after all where there is no key, where half precision
-    would round what is added, and under `vmap`, for which the kernel has no rule.
+    Where no gradient is needed it is written over the scores: of large maps, new memory
+    costs more time than the numbers.
     """
-    boolean = bias is None and (mask is None or mask.dtype == torch.bool)
-    rounded = query.dtype.itemsize < 4 and not boolean
-    wrapped = checks.is_wrapped(query, key, value, mask, bias)
-    if key.shape[-2] == 0 or rounded or wrapped:
-        options = {"bias": bias, "dropout_p": dropout_p}
-        return scaled_dot_product_attention(query, key, value, mask, **options)[0], None
-    _check_fit(query, key, value)
-    added, empty = as_added(mask, bias, query, key, query.dtype)
-    output = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=added, dropout_p=dropout_p
-    )
-    if added is None and query.device.type == "cpu":
-        # Without a mask, the CPU's kernel takes a row of NaN for a row that reads
-        # nothing, and returns zeros. Adding 0 times what it has read keeps NaN.
-        output = output.add(query + key.mean(dim=-2, keepdim=True), alpha=0)
-    return output if empty is None else output.masked_fill(empty, 0.0), None
+    scores = query @ key.mT  # (..., queries, keys)
+    needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    if not needed and scores.dtype == query.dtype:  # which autocast changes
+        with suppress(RuntimeError):  # vmap and forward-mode derivatives know no `out`
+            return _softmax(scores, added, out=scores)
+        scores = query @ key.mT  # again: they may be written over in part
+    return _softmax(scores, added)
 
 
-def _check_fit(query, key, value, dropout_p=0.0, scale=None) -> None:
-    """Refuse a query, key and value that do not fit together, and other options."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        checks.check_floating(name, x)
-    checks.check_probability("dropout_p", dropout_p)
-    if scale is not None:
-        checks.check_not_negative("scale", scale)
-    q, k, v = query.shape, key.shape, value.shape
-    fits = query.dtype == key.dtype == value.dtype and min(len(q), len(k), len(v)) > 1
-    fits = fits and q[:-2] == k[:-2] == v[:-2] and q[-1] == k[-1] > 0 and k[-2] == v[-2]
-    if not fits:
-        raise ValueError(
-            f"query {tuple(q)} {query.dtype}, key {tuple(k)} {key.dtype} and value "
-            f"{tuple(v)} {value.dtype} do not fit. Give (..., queries, features), "
-            "(..., keys, features) and (..., keys, any) of one dtype, with the same "
-            "leading dimensions; nothing is broadcast here."
-        )
+def _softmax(scores: Tensor, added: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Return the softmax of scores + added, written to `out` (None: new memory)."""
+    if added is None:
+        return torch.softmax(scores, dim=-1, out=out)
+    empty = _empty(added)  # they get finite scores, so that their gradient is finite
+    scores = torch.add(scores, added.masked_fill(empty, 0.0), out=out)
+    return torch.mul(torch.softmax(scores, dim=-1, out=out), ~empty, out=out)
+
+
+def _empty(added: Tensor) -> Tensor:
+    """Return which queries have nothing to attend to, (..., queries, 1)."""
+    return (added == -math.inf).all(dim=-1, keepdim=True)
 
 
 class MultiHeadAttention(nn.Module):
@@ -137,10 +113,8 @@ class MultiHeadAttention(nn.Module):
 
     num_kv_heads: number of key and value heads (default num_heads); each serves
         num_heads / num_kv_heads neighbouring query heads (Ainslie et al. 2023).
-    kdim, vdim: features of the key and value inputs (default embed_dim).
     dropout: probability with which a weight is dropped in training.
-    position: an object with `rotate(query, key, offset)` and
-        `bias(query_length, key_length)`, asked at every call; or None.
+    position: a scheme of `positions.py`, asked at every call; or None.
     Source: Vaswani et al. 2017, section 3.2.2; initialised as `nn.MultiheadAttention`.
     """
 
@@ -150,34 +124,36 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         *,
         num_kv_heads: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
         position=None,
     ):
         super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if embed_dim % num_heads or num_heads % num_kv_heads:
+            raise ValueError(
+                f"{num_heads=} must divide {embed_dim=}, and be divided by "
+                f"{num_kv_heads=}."
+            )
         self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
+        self.num_kv_heads, self.head_dim = num_kv_heads, embed_dim // num_heads
         self.dropout, self.position = dropout, position
-        _check_options(self)
-        self.head_dim = embed_dim // num_heads
-
-        kv_dim = self.num_kv_heads * self.head_dim
+        for name in ("num_heads", "head_dim"):  # another number might be broadcast
+            given, size = getattr(position, name, None), getattr(self, name)
+            if given not in (None, size):
+                raise ValueError(f"position has {name}={given}, the layer {size}.")
+        kv_dim = num_kv_heads * self.head_dim
         self.query_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
-        self.key_proj = nn.Linear(self.kdim, kv_dim, bias=bias)
-        self.value_proj = nn.Linear(self.vdim, kv_dim, bias=bias)
+        self.key_proj = nn.Linear(embed_dim, kv_dim, bias=bias)
+        self.value_proj = nn.Linear(embed_dim, kv_dim, bias=bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the weights as `nn.MultiheadAttention` does; biases are 0."""
-        # PyTorch draws q, k, v as one (3E, E) matrix: Xavier's bound shrinks by sqrt 2.
-        gain = 0.5**0.5 if self.kdim == self.vdim == self.embed_dim else 1.0
         for proj in (self.query_proj, self.key_proj, self.value_proj):
-            nn.init.xavier_uniform_(proj.weight, gain=gain)
+            # PyTorch draws q, k, v as one (3E, E) matrix: the bound shrinks by sqrt 2
+            nn.init.xavier_uniform_(proj.weight, gain=0.5**0.5)
         self.out_proj.reset_parameters()
         for proj in (self.query_proj, self.key_proj, self.value_proj, self.out_proj):
             if proj.bias is not None:
@@ -191,156 +167,145 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         *,
         need_weights: bool = False,
-        cache: dict | None = None,
+        cache: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (output, weights): output (batch, queries, embed_dim).
 
-        query (batch, queries, embed_dim); key (batch, keys, kdim), default: query;
-        value (batch, keys, vdim), default: key.
-        mask: (queries, keys), or (batch, heads, queries, keys) with 1 for "all".
+        query (batch, queries, embed_dim); key (batch, keys, embed_dim), default: query;
+        value: default: key. mask: see `masks.py`.
         need_weights: return the weights (batch, heads, queries, keys), never averaged
             and never dropped out; False takes the fused kernel and returns None.
-        cache: a dict, empty at first, in which the keys and values of earlier calls
-            are kept; the new queries then attend to old and new positions, under a
-            mask (new, past + new) such as `causal_mask(new, past + new)`.
+        cache: a dict of this layer alone, empty at first, in which the keys and values
+            of earlier calls are kept; the new queries then attend to old and new
+            positions, under a mask (new, past + new) such as
+            `causal_mask(new, past + new)`.
         """
-        _check_inputs(self, query, key, value, cache)
+        if cache is not None and key is not None:  # it would be put in at every call
+            raise ValueError("cache is for self-attention; call it without key, value.")
         key = query if key is None else key
         value = key if value is None else value
-
         q = split_heads(self.query_proj(query), self.num_heads)
         k = split_heads(self.key_proj(key), self.num_kv_heads)
         v = split_heads(self.value_proj(value), self.num_kv_heads)
         # q (batch, heads, queries, head_dim); k, v (batch, kv_heads, keys, head_dim)
 
-        past = cache["key"].shape[-2] if cache else 0  # keys of earlier calls
-        q, k, bias = _positioned(self.position, q, k, past)  # bias: like a mask
+        past, bias = cache["key"].shape[-2] if cache else 0, None
+        if self.position is not None:
+            q, k = self.position.rotate(q, k, offset=past)
+            bias = self.position.bias(q.shape[-2], past + k.shape[-2])  # like a mask
         if cache:
-            k = torch.cat([cache["key"], k], dim=-2)  # ... past + keys, head_dim)
+            k = torch.cat([cache["key"], k], dim=-2)  # (..., past + keys, head_dim)
             v = torch.cat([cache["value"], v], dim=-2)
-        seen = {"layer": self, "key": k, "value": v}  # by which a wrong cache is known
+        kept = {"key": k, "value": v}
+        if (group := self.num_heads // self.num_kv_heads) > 1:
+            k, v = (x.repeat_interleave(group, dim=-3) for x in (k, v))
+        # k, v (batch, heads, keys, head_dim): head h reads group h // group
 
-        group = self.num_heads // self.num_kv_heads  # head h reads k, v of h // group
-        if group > 1:
-            k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        # k, v (batch, heads, keys, head_dim)
-
-        heads, weights = self._attend(q, k, v, mask, bias, need_weights)
+        heads, weights = self.attend(q, k, v, mask, bias, need_weights)
         # heads (batch, heads, queries, head_dim)
-
         if cache is not None:  # only now: a call that was refused leaves it as it was
-            cache.update(seen)
+            cache.update(kept)
         return self.out_proj(merge_heads(heads)), weights
 
-    def _attend(self, q, k, v, mask, bias, need_weights: bool):
-        """Return the outputs of all heads and the weights; `own.py` overrides this."""
-        attend = scaled_dot_product_attention if need_weights else _fused_attention
+    def attend(self, q, k, v, mask, bias, need_weights: bool):
+        """Return the outputs of all heads and the weights or None; made to be replaced.
+
+        q (batch, heads, queries, head_dim); k, v (batch, heads, keys, head_dim); mask
+        and bias: of the scores (batch, heads, queries, keys), or None.
+        """
+        if k.shape[-2] != v.shape[-2]:  # PyTorch's kernel would read beyond the end
+            raise ValueError(f"there are {k.shape[-2]} keys but {v.shape[-2]} values.")
         dropout_p = self.dropout if self.training else 0.0
-        return attend(q, k, v, mask, bias=bias, dropout_p=dropout_p)
+        learned = bias is not None or (mask is not None and mask.is_floating_point())
+        if need_weights or (learned and q.dtype.itemsize < 4):  # which would round it
+            heads, weights = scaled_dot_product_attention(
+                q, k, v, mask, bias=bias, dropout_p=dropout_p
+            )
+            return heads, weights if need_weights else None
+        added = as_added(mask, bias, (*q.shape[:-1], k.shape[-2]), q.dtype)
+        attend = F.scaled_dot_product_attention
+        if added is None or q.device.type == "cpu":  # empty rows are zeros there
+            return attend(q, k, v, attn_mask=added, dropout_p=dropout_p), None
+        empty, finite = _empty(added), added.masked_fill(_empty(added), 0.0)
+        heads = attend(q, k, v, attn_mask=finite, dropout_p=dropout_p)
+        return heads.masked_fill(empty, 0.0), None
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """Return a layer that computes what `module` computes, with copied weights.
 
-        Device, dtype and mode carry over. The layer is batch first, also where
-        `module.batch_first` is False: that option is not in the weights.
+        Of pruned or normed weights it gets what they are now. Device, dtype and mode
+        carry over. The layer is batch first, also where `module.batch_first` is False:
+        that option is not in the weights.
         """
-        if not isinstance(module, nn.MultiheadAttention):
-            raise TypeError(f"give an nn.MultiheadAttention, not {type(module)}.")
-        if module.bias_k is not None or module.add_zero_attn:
-            raise ValueError(
-                "module was built with add_bias_kv or add_zero_attn: no layer has that."
-            )
-        options = {name: getattr(module, name) for name in OPTIONS}
-        layer = cls(**options, bias=module.in_proj_bias is not None)
+        kind = type_before_parametrizations(module)
+        if kind is not nn.MultiheadAttention:
+            given = f"module is a {kind.__module__}.{kind.__qualname__}"
+            raise TypeError(f"{given}; give nn.MultiheadAttention, no subclass of it.")
+        special = module.bias_k is not None or module.add_zero_attn
+        if special or module.in_proj_weight is None:
+            options = "add_bias_kv, add_zero_attn, kdim or vdim"
+            raise ValueError(f"module was built with {options}: no layer has that.")
+        weights = _weights_of_torch(module)
+        options = {"bias": "query_proj.bias" in weights, "dropout": module.dropout}
+        layer = cls(module.embed_dim, module.num_heads, **options)
         layer = layer.to(module.out_proj.weight).train(module.training)
-        with torch.no_grad():
-            for ours, theirs in _pairs(layer, module):
-                ours.copy_(theirs)
+        layer.load_state_dict(weights)
         return layer
 
     def to_torch(self) -> nn.MultiheadAttention:
         """Return an `nn.MultiheadAttention(batch_first=True)` with copied weights.
 
-        It computes what this layer computes. Mind its masks: there True means blocked.
+        It computes what this layer computes, also of pruned or normed weights what they
+        are now. Mind its masks: there True means blocked.
         """
         if self.num_kv_heads != self.num_heads or self.position is not None:
             given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
             raise ValueError(f"{given}: nn.MultiheadAttention has no such option.")
-        options = {name: getattr(self, name) for name in OPTIONS}
-        options["bias"] = self.query_proj.bias is not None
-        module = nn.MultiheadAttention(**options, batch_first=True)
+        _refuse_own(self, MultiHeadAttention, "forward", "attend")
+        for name in PROJECTIONS:
+            _refuse_own(getattr(self, name), nn.Linear, "forward")
+        weights = _weights_for_torch(self)
+        options = {"bias": "in_proj_bias" in weights, "dropout": self.dropout}
+        options["batch_first"] = True
+        module = nn.MultiheadAttention(self.embed_dim, self.num_heads, **options)
         module = module.to(self.out_proj.weight).train(self.training)
-        with torch.no_grad():
-            for ours, theirs in _pairs(self, module):
-                theirs.copy_(ours)
+        module.load_state_dict(weights)
         return module
 
 
-OPTIONS = ("embed_dim", "num_heads", "kdim", "vdim", "dropout")  # both layers have them
+PROJECTIONS = ("query_proj", "key_proj", "value_proj", "out_proj")
 
 
-def _pairs(layer: MultiHeadAttention, module: nn.MultiheadAttention):
-    """Yield (a parameter of the layer, the same of the module), or parts of them.
-
-    The module keeps q, k, v stacked in one (3 * embed_dim, embed_dim) matrix, or in
-    three where kdim or vdim differ; their biases are stacked in both cases.
-    """
-    weights = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
-    if module.in_proj_weight is not None:
-        weights = module.in_proj_weight.chunk(3)
-    projections = layer.query_proj, layer.key_proj, layer.value_proj
-    yield from zip((proj.weight for proj in projections), weights)
-    if module.in_proj_bias is not None:
-        yield from zip((p.bias for p in projections), module.in_proj_bias.chunk(3))
-    yield from zip(layer.out_proj.parameters(), module.out_proj.parameters())
+@torch.no_grad()
+def _weights_of_torch(module: nn.MultiheadAttention) -> dict[str, Tensor]:
+    """Return the weights with which the module computes, by our names."""
+    x = module.out_proj.weight.new_empty(0, 1, module.embed_dim)
+    module(x, x, x)  # no sentence at all: hooks that compute weights (pruning) have run
+    found = {}
+    for kind in ("weight", "bias"):
+        stacked = getattr(module, f"in_proj_{kind}")  # queries, keys, values
+        if stacked is not None:
+            parts = [*stacked.chunk(3), getattr(module.out_proj, kind)]
+            found |= {f"{name}.{kind}": x for name, x in zip(PROJECTIONS, parts)}
+    return found
 
 
-def _positioned(position, q: Tensor, k: Tensor, past: int):
-    """Return (q, k, bias): turned by the position scheme, and what it adds."""
-    if position is None:
-        return q, k, None
-    turned_q, turned_k = position.rotate(q, k, offset=past)
-    if turned_q.shape != q.shape or turned_k.shape != k.shape:
-        raise ValueError(f"{position}: rotate() must keep the shapes of query and key.")
-    return turned_q, turned_k, position.bias(q.shape[-2], past + k.shape[-2])
+@torch.no_grad()
+def _weights_for_torch(layer: MultiHeadAttention) -> dict[str, Tensor]:
+    """Return the weights with which the layer computes, by the names of PyTorch."""
+    layer(layer.out_proj.weight.new_empty(0, 1, layer.embed_dim))  # as above
+    found = {}
+    for kind in ("weight", "bias"):
+        *parts, last = (getattr(getattr(layer, x), kind) for x in PROJECTIONS)
+        if last is not None:
+            found |= {f"in_proj_{kind}": torch.cat(parts), f"out_proj.{kind}": last}
+    return found
 
 
-def _check_options(layer: MultiHeadAttention) -> None:
-    """Refuse sizes that cannot be shared out among the heads, and other options."""
-    for name in ("embed_dim", "num_heads", "num_kv_heads", "kdim", "vdim"):
-        checks.check_size(name, getattr(layer, name), least=1)
-    checks.check_probability("dropout", layer.dropout)
-    if layer.embed_dim % layer.num_heads or layer.num_heads % layer.num_kv_heads:
-        raise ValueError(
-            f"num_heads={layer.num_heads} must divide embed_dim={layer.embed_dim}, and "
-            f"be divided by num_kv_heads={layer.num_kv_heads}."
-        )
-    position, head_dim = layer.position, layer.embed_dim // layer.num_heads
-    if position is None:
-        return
-    if isinstance(position, type) or not hasattr(position, "rotate"):
-        raise TypeError(f"position is {position!r}; give an object with rotate().")
-    for name, size in (("num_heads", layer.num_heads), ("head_dim", head_dim)):
-        given = getattr(position, name, size)
-        if given != size:
-            raise ValueError(f"position has {name}={given}, the layer {name}={size}.")
-
-
-def _check_inputs(layer, query, key=None, value=None, cache=None) -> None:
-    """Refuse inputs of a multi-head layer that cannot have been meant for it."""
-    if cache is not None and key is not None:
-        raise ValueError("cache is for self-attention; call it without key, value.")
-    key = query if key is None else key
-    value = key if value is None else value
-    options = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
-    for (name, option), x in zip(options.items(), (query, key, value)):
-        checks.check_layout(name, x, "(batch, length, features), e.g. by x[None]", 3)
-        size = getattr(layer, option)
-        if x.shape[-1] != size:
-            raise ValueError(
-                f"{name} has {x.shape[-1]} features but the layer was built with "
-                f"{option}={size}."
-            )
-    if cache and cache.get("layer", layer) is not layer:
-        raise ValueError("cache is another layer's; give each layer a dict of its own.")
+def _refuse_own(module: nn.Module, kind: type, *names: str) -> None:
+    """Refuse a module in which one of these methods is not that of `kind`."""
+    for name in names:
+        if getattr(getattr(module, name), "__func__", None) is not getattr(kind, name):
+            own = f"{type(module).__qualname__} has a {name} of its own"
+            raise TypeError(f"{own}; nn.MultiheadAttention would leave it out.")

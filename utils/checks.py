@@ -9,7 +9,6 @@ import sys
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 # as tuples: torch 2.6 cannot compile `int | float`
 WHOLE, NUMBER = (int, torch.SymInt), (int, float)
@@ -30,23 +29,6 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
-def is_wrapped(*tensors: Tensor | None) -> bool:
-    """Return whether one of them stands for many tensors, or carries a derivative.
-
-    That happens inside `torch.func` (vmap, jvp, grad). While a graph is traced there is
-    nothing to tell, and the answer is False.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    given = [x for x in tensors if x is not None]
-    try:
-        for x in given:
-            x.data_ptr()
-    except RuntimeError:  # it has no memory of its own
-        return True
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
-
-
 def shape_of(x: Tensor) -> tuple[int, ...]:
     """Return the shape as it reads best in a message."""
     return tuple(x.shape)
@@ -58,11 +40,6 @@ def check_size(name: str, size, least: int = 0) -> None:
         raise TypeError(f"{name} is {size!r}; it must be an int.")
     if size < least:
         raise ValueError(f"{name} is {size}; it must be at least {least}.")
-
-
-def check_probability(name: str, p) -> None:
-    """Refuse what is not a number from 0 to 1."""
-    _check_number(name, p, 0, 1, "lie between 0 and 1")
 
 
 def check_positive(name: str, x) -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils import checks
-from utils.models import Block, check_ids
+from utils.models import Block
 from utils.own import with_own_functions
 from utils.positions import Learned
 from utils.pretrained import MiniLM
@@ -109,7 +109,6 @@ class Encoder(nn.Module):
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Return the input of the first layer, and the output of each layer."""
-        check_ids(ids, self.embedding.num_embeddings, least=1)
         if mask is not None and mask.shape == ids.shape:
             raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
         boolean = mask is not None and mask.dtype == torch.bool

@@ -171,7 +171,7 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
     A weight says how much a head attends to a key, not how much this key contributes.
     Its contribution is weight * value, after the head's part of out_proj.
     layer: `MultiHeadAttention` or `nn.MultiheadAttention`; value_input (batch, keys,
-    vdim): what the layer was given as value; weights: as the layer returned them.
+    embed_dim): what the layer was given as value; weights: as the layer returned them.
     Returns (batch, heads, queries, keys), in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
     """
@@ -204,7 +204,7 @@ def visible_keys(mask, shape: tuple[int, ...], device=None) -> Tensor:
     """
     if mask is None:
         mask = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
-    check_mask("mask", mask, shape, mask.device if device is None else device)
+    check_mask(mask, shape)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask is {mask.dtype}; give bool, e.g. mask > -math.inf.")
     return mask.expand(shape)

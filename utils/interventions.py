@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.attention import MultiHeadAttention
-from utils.checks import check_choice, check_layout, check_size, is_wrapped
+from utils.checks import check_choice, check_layout, check_size
 from utils.recording import attention_layers, looking
 
 __all__ = ["ablate", "head_importance", "least_important_first"]
@@ -30,7 +30,8 @@ def ablate(
     heads: {layer: [heads]}. mode: what stands in the place of their outputs. "zero":
         zeros. "mean": their mean over all positions of mean_from, the inputs of the
         model (a tensor, or a tuple of them).
-    Copies that run through this model by `functional_call` and `vmap` are ablated, too.
+    Copies that run through this model by `functional_call` and `vmap` are ablated, too
+    (`vmap` knows attention under `sdpa_kernel(SDPBackend.MATH)` only, as `train_many`).
     (The mean is that of one model: under `vmap` it is refused.)
     Source: Michel et al. 2019, section 3 ("zero").
 
@@ -120,8 +121,8 @@ def _ablate(layer, heads: Sequence[int], mean: Tensor | None, hooks: ExitStack):
 
     def change(x):
         asked.append(True)
-        if mean is not None and is_wrapped(x):
-            raise RuntimeError("a mean is one model's: ablate the copies one by one.")
+        if mean is not None:
+            _refuse_copies(x)
         instead = x.new_zeros(()) if mean is None else mean.to(x)
         return torch.where(ablated.flatten().to(x.device), instead, x)
 
@@ -133,6 +134,15 @@ def _ablate(layer, heads: Sequence[int], mean: Tensor | None, hooks: ExitStack):
 
     hooks.enter_context(_changed(layer, change))
     hooks.enter_context(layer.register_forward_hook(check))
+
+
+def _refuse_copies(x: Tensor) -> None:
+    """Refuse the outputs of many copies at once: under `vmap` they have no memory."""
+    try:
+        torch.compiler.is_compiling() or x.data_ptr()
+    except RuntimeError:
+        why = "a mean is one model's: ablate the copies one by one."
+        raise RuntimeError(why) from None
 
 
 def _mean_outputs(model: nn.Module, layers, heads: Heads, mean_from) -> dict:

@@ -1,8 +1,9 @@
 """Masks: which keys a query may attend to, and how a mask is read.
 
-One convention everywhere. A boolean mask says True where a key MAY BE READ; a floating
-mask is added to the scores (0 = read, -inf = do not read). A mask with two axes is
-always (queries, keys), as in PyTorch.
+One convention everywhere. A boolean mask says True where a key MAY BE ATTENDED TO; a
+floating mask is added to the scores (0 = attend, -inf = do not). A mask has two axes,
+(queries, keys), or one for each axis of the scores, such as (batch, heads, queries,
+keys), with 1 for "the same for all".
 """
 
 import math
@@ -10,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from utils.checks import check_size, check_tensor, check_whole, holds, shape_of
+from utils.checks import check_whole, holds
 
 
 def causal_mask(
@@ -22,7 +23,7 @@ def causal_mask(
     the newest part of a longer text. (`F.scaled_dot_product_attention(is_causal=True)`
     aligns upper-left.) With more queries than keys the first queries see nothing.
 
-    Returns bool (query_length, key_length), True = may be read.
+    Returns bool (query_length, key_length).
     Source: Vaswani et al. 2017, section 3.2.3.
 
     >>> causal_mask(2, 4).int().tolist()
@@ -45,13 +46,10 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     [[1, 1, 1], [1, 0, 0]]
     """
     lengths = torch.as_tensor(lengths)
-    if lengths.dim() != 1:
-        raise ValueError(f"lengths have shape {shape_of(lengths)}; give (batch,).")
-    if len(lengths):
+    if len(lengths):  # a mask in the place of lengths would run, too
         check_whole("lengths", lengths)
     if max_length is None:
         max_length = max([0, *lengths.tolist()])
-    check_size("max_length", max_length)
     if not holds((lengths >= 0) & (lengths <= max_length)):
         raise ValueError(
             f"lengths are {lengths.tolist()}; each must be between 0 and {max_length=}."
@@ -60,44 +58,32 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     return (positions < lengths[:, None])[:, None, None, :]
 
 
-def as_added(mask, bias, query: Tensor, key: Tensor, dtype: torch.dtype):
-    """Return (what is added to the scores, which queries have nothing to attend to).
+def as_added(mask: Tensor | None, bias: Tensor | None, scores: tuple, dtype):
+    """Return mask and bias as one tensor that is added to the scores, or None.
 
-    Both are None without mask and bias. To the scores of such an empty row 0 is added,
-    so that its softmax and its gradient are finite; the caller sets its weights to 0.
+    scores: the shape of the scores, (..., queries, keys). A mask of another number of
+    axes could fit by accident, and mean something else: `check_mask` refuses it.
     """
-    if mask is None and bias is None:
-        return None, None
-    shape = (*query.shape[:-1], key.shape[-2])  # of the scores: (..., queries, keys)
-    terms = []
-    for name, x in (("mask", mask), ("bias", bias)):
-        if x is not None:
-            check_mask(name, x, shape, query.device)
-            x = torch.where(x, 0.0, -math.inf) if x.dtype == torch.bool else x
-            terms.append(x.to(dtype))
-    added = sum(terms[1:], start=terms[0])
-    if (bias is not None or mask.dtype != torch.bool) and not holds(added < math.inf):
-        raise ValueError(f"mask or bias contains NaN or +inf (in {dtype}).")
-    empty = (added == -math.inf).all(dim=-1, keepdim=True)  # (..., queries, 1)
-    return added.masked_fill(empty, 0.0), empty
+    added = None
+    for x in (mask, bias):
+        if x is None:
+            continue
+        check_mask(x, scores)
+        x = torch.where(x, 0.0, -math.inf) if x.dtype == torch.bool else x
+        added = x.to(dtype) if added is None else added + x.to(dtype)
+    return added
 
 
-def check_mask(name: str, mask, shape: tuple[int, ...], device: torch.device) -> None:
-    """Refuse a mask or bias that does not fit scores of this shape."""
-    check_tensor(name, mask)
-    boolean = mask.dtype == torch.bool and name != "bias"
-    if not boolean and not mask.is_floating_point():
-        kinds = "" if name == "bias" else "bool (True = may be read), e.g. .bool(), or "
-        raise TypeError(f"{name} is {mask.dtype}; give {kinds}floating point (added).")
-    if mask.device != device:
-        raise ValueError(f"{name} is on {mask.device} but the query is on {device}.")
-    axes = list(zip(mask.shape, shape))
-    fits = mask.dim() == len(shape) and all(size in (1, full) for size, full in axes)
-    if not fits and shape_of(mask) != shape[-2:]:
+def check_mask(mask: Tensor, scores: tuple) -> None:
+    """Refuse a mask that does not fit scores of this shape."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be attended to.")
+    fits = all(size in (1, full) for size, full in zip(mask.shape[::-1], scores[::-1]))
+    if mask.dim() not in (2, len(scores)) or not fits:
         raise ValueError(
-            f"{name} has shape {shape_of(mask)} but the scores have shape {shape}. "
-            f"Give (queries, keys) = {shape[-2:]}, or one size per axis of the scores, "
+            f"mask has shape {tuple(mask.shape)} but the scores have shape "
+            f"{tuple(scores)}. Give (queries, keys), or one size per axis of them, "
             "with 1 for 'the same for all': a padding mask (batch, keys) is written as "
-            f"{name}[:, None, None, :], one per sequence (batch, queries, keys) as "
-            f"{name}[:, None], one per head (heads, queries, keys) as {name}[None]."
+            "mask[:, None, None, :], one per sequence (batch, queries, keys) as "
+            "mask[:, None], one per head (heads, queries, keys) as mask[None]."
         )

@@ -142,7 +142,6 @@ class CausalLM(nn.Module):
         tied: bool = False,
     ):
         super().__init__()
-        checks.check_size("vocab_size", vocab_size, least=1)
         checks.check_size("num_layers", num_layers)
         options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
         options |= {"norm": norm, "norm_kind": norm_kind, "norm_eps": norm_eps}
@@ -171,7 +170,6 @@ class CausalLM(nn.Module):
         cache: a dict, empty at first, in which keys and values are kept, so that a
             text can be given part by part.
         """
-        check_ids(ids, self.embedding.num_embeddings)
         length, past = ids.shape[1], 0 if cache is None else cache.get("length", 0)
         mask = causal_mask(length, past + length, device=ids.device)  # (queries, keys)
         x = self.embedding(ids)  # (batch, length, embed_dim)
@@ -202,8 +200,10 @@ class CausalLM(nn.Module):
         use_cache: compute each token's keys and values once; False computes the whole
             text anew at every step. Dropout is off meanwhile.
         """
+        checks.check_size("steps", steps)
         checks.check_not_negative("temperature", temperature)
-        check_ids(ids, self.embedding.num_embeddings, least=1)
+        if ids.shape[1] == 0:
+            raise ValueError("ids have no token; give at least one to go on from.")
         mode, cache = self.training, {} if use_cache else None
         self.eval()
         try:
@@ -214,18 +214,6 @@ class CausalLM(nn.Module):
         finally:
             self.train(mode)
         return ids
-
-
-def check_ids(ids, vocab_size: int, least: int = 0) -> None:
-    """Refuse what are not ids (batch, length) of a vocabulary of this size."""
-    checks.check_layout("ids", ids, "(batch, length)", 2)
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"ids are {ids.dtype}; give whole numbers, e.g. ids.long().")
-    if ids.shape[1] < least:
-        raise ValueError(f"ids have {ids.shape[1]} tokens; give at least {least}.")
-    if not checks.holds((ids >= 0) & (ids < vocab_size)):
-        given = f"ids go from {ids.min()} to {ids.max()}, vocab_size is {vocab_size}"
-        raise ValueError(f"{given}; they must lie between 0 and {vocab_size - 1}.")
 
 
 def _norm(kind: str | None, embed_dim: int, bias: bool, eps: float) -> nn.Module:

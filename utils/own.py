@@ -1,6 +1,6 @@
 """Your own functions in the place of the course's, inside a whole model.
 
-A function that does not give what the course's gives, to 1e-5, is refused.
+A function that does not give what the course's gives, to `CLOSE`, is refused.
 """
 
 import copy
@@ -11,6 +11,10 @@ from torch import Tensor, nn
 from utils.attention import MultiHeadAttention
 from utils.masks import padding_mask
 from utils.positions import Rotary
+
+# of the largest output: in the layers of SmolLM2, where it is 233, answers written in
+# other ways differ by up to 4e-6 of it, and a scale of sqrt(head_dim - 1) by 3e-3
+CLOSE = 1e-4
 
 
 def with_own_functions(
@@ -66,9 +70,9 @@ class OwnAttention(MultiHeadAttention):
             return self.out_proj(self._heads_of_layer(x)), None
         return super().forward(x, mask=mask, need_weights=need_weights, cache=cache)
 
-    def _attend(self, q, k, v, mask, bias, need_weights):
+    def attend(self, q, k, v, mask, bias, need_weights):
         if self.own_attention is None:
-            return super()._attend(q, k, v, mask, bias, need_weights)
+            return super().attend(q, k, v, mask, bias, need_weights)
         # (batch, heads, keys, keys): as values they make the output the weights
         identity = torch.eye(k.shape[-2]).to(k).expand(*k.shape[:-1], -1)
         scores = (*q.shape[:-1], k.shape[-2])  # (batch, heads, queries, keys)
@@ -137,6 +141,6 @@ class OwnRotary(Rotary):
 
 
 def _refuse_unequal(function, found: Tensor, wanted: Tensor) -> None:
-    if not (found - wanted).abs().max() <= 1e-5:  # nor is NaN
+    if not (found - wanted).abs().max() <= CLOSE * wanted.abs().max():  # nor is NaN
         name = getattr(function, "__name__", repr(function))
         raise ValueError(f"{name} does not give what the course's layer gives.")

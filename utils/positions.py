@@ -56,8 +56,6 @@ class Learned(PositionScheme):
 
     def __init__(self, max_length: int, embed_dim: int):
         super().__init__()
-        checks.check_size("max_length", max_length, least=1)
-        checks.check_size("embed_dim", embed_dim, least=1)
         self.table = nn.Parameter(torch.empty(max_length, embed_dim))
         self.reset_parameters()
 
@@ -217,7 +215,6 @@ def sinusoidal(length: int, embed_dim: int, *, offset: int = 0, **options) -> Te
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 1.0000]])
     """
-    checks.check_size("embed_dim", embed_dim, least=1)
     angles = _angles(length, embed_dim, offset, **options)  # (length, pairs)
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (length, pairs, 2)
     return waves.flatten(-2)[:, :embed_dim]

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
 from utils import checks
@@ -152,7 +153,8 @@ def train_many(
             rate = learning_rate_at(step, steps, learning_rate, warmup)
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
-            found = vmap(loss_of_one)(stack, inputs, targets)  # (copies,)
+            with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for other kernels
+                found = vmap(loss_of_one)(stack, inputs, targets)  # (copies,)
             found.sum().backward()
             clip_each([x.grad for x in trained if x.grad is not None], LONGEST)
             optimizer.step()

@@ -77,46 +77,10 @@ class Drawing:
         """Return normal numbers, times size, in any layout."""
         return self.laid_out(self.normal(shape, dtype, size))
 
-    def mask(self, shape, name="mask") -> Tensor:
-        """Return a mask or bias for scores (..., queries, keys)."""
-        some = tuple(self.one_of(n, 1) for n in shape)  # 1 = the same for all
-        wrong = [shape[-1:], (*shape[:1], *shape[-1:]), (2, *shape), (1, shape[-1])]
-        wrong += [(*shape[:-1], shape[-1] + 1)]
-        size = self.mostly(self.one_of(shape[-2:], shape, some), *wrong)
-        keep = self.normal(size) < self.one_of(9, 1, 0, -9)
-        if name == "mask" and self(FLAGS):
-            return self.laid_out(keep)
-        dtype = self.mostly(self.one_of(*FLOATING), *WHOLE, *NO_NUMBERS)
-        x = self.tensor(size, dtype)
-        if dtype not in FLOATING:
-            return x
-        x = (x + self.one_of(0, -300, -1e5)).masked_fill(~keep, -math.inf)
-        bad = self.mostly(None, math.nan, math.inf, 3e38)
-        if bad is not None and x.numel():
-            x[tuple(n // 2 for n in size)] = bad
-        return x
-
-
-def sum_of(terms, dtype) -> Tensor:
-    """Return the sum of masks and biases as numbers of this dtype."""
-    total = torch.zeros((), dtype=dtype)
-    for x in terms:
-        hides = x.dtype == torch.bool
-        total = total + (torch.where(x, 0.0, -math.inf) if hides else x).to(dtype)
-    return total
-
 
 def unless(fine, error) -> set:
     """Return {error} unless it is fine."""
     return set() if fine else {error}
-
-
-def mask_errors(name, x, shape) -> set:
-    """Return the errors that a mask or bias must raise by its dtype and shape."""
-    known = x.dtype in FLOATING or (name == "mask" and x.dtype == torch.bool)
-    fits = x.dim() == len(shape) and all(n in (1, m) for n, m in zip(x.shape, shape))
-    fits = fits or x.shape == shape[-2:]
-    return unless(known, TypeError) | unless(fits, ValueError)
 
 
 def number_errors(x, least, most=1e300) -> set:

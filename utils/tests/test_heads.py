@@ -196,11 +196,6 @@ BROKEN = {
     "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),
     "mask too long": (ValueError, "mask has shape", {"mask": causal_mask(L + 1)}),
     "mask per head": (ValueError, "mask has shape", {"mask": FINE > 0}),
-    "mask elsewhere": (
-        ValueError,
-        "mask is on meta",
-        {"mask": FINE[0, 0].to("meta") > 0},
-    ),
     "floating mask": (TypeError, "give bool", {"mask": torch.zeros(L, L)}),
     "queries too long": (ValueError, "queries", {"queries": CHOSEN.repeat(1, 2)}),
     "queries as a list": (TypeError, "give a torch.Tensor", {"queries": [[True]]}),
@@ -239,10 +234,10 @@ def test_arguments_that_are_refused(words, metric, argument):
 )
 def test_weighted_values_are_the_lengths_of_what_is_handed_on(options, torchs):
     torch.manual_seed(0)
-    layer = MultiHeadAttention(8, 4, vdim=6, **options)
+    layer = MultiHeadAttention(8, 4, **options)
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
-    x, values = torch.randn(2, 5, 8), torch.randn(2, 5, 6)
+    x, values = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     _, weights = layer(x, x, values, need_weights=True)
     given = layer.to_torch() if torchs else layer
     found = heads.weighted_values(given, values, weights)

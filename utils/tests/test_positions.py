@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask
@@ -242,9 +243,10 @@ def test_vmap_over_weights_tables_and_gradients(name, need_weights):
     def loss(*args):
         return output(*args).square().sum()
 
-    with torch.no_grad():
-        outputs = vmap(output)(params, buffers, x)
-    grads = vmap(grad(loss))(params, buffers, x)
+    with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other kernels
+        with torch.no_grad():
+            outputs = vmap(output)(params, buffers, x)
+        grads = vmap(grad(loss))(params, buffers, x)
     for i, reader in enumerate(readers):
         alone = reader(x[i], mask)[0]
         assert_close(outputs[i], alone, atol=1e-5, rtol=1e-5)
@@ -272,14 +274,11 @@ WRONG_VALUES = [
      lambda: rotate_pairs(Q, rotary_angles(6, D))),
     (r"angles \(5, 3\)", lambda: rotate_pairs(Q, rotary_angles(5, 6))),
     (r"angles \(2,\)", lambda: rotate_pairs(Q, torch.zeros(2))),
-    ("max_length is 0", lambda: Learned(0, E)),
     ("position 6, .*max_length=6", lambda: Learned(6, E).embed(X, 2)),
     ("offset is -1", lambda: Learned(9, E).embed(X, -1)),
     ("embed_dim=8", lambda: Learned(9, 8).embed(X)),
     ("embed_dim=8", lambda: Sinusoidal(8).embed(X)),
     (r"x .* \(5, 16\); give \(batch, length, e", lambda: Sinusoidal(E).embed(X[0])),
-    ("embed_dim is 0", lambda: Sinusoidal(0)),
-    ("embed_dim is 0", lambda: Learned(5, 0)),
     ("num_heads is 0", lambda: ALiBi(0)),
     ("formula is 'code'; give one of 'official', 'p", lambda: ALiBi(4, formula="code")),
     ("num_buckets is 1", lambda: T5Bias(4, num_buckets=1)),
@@ -296,7 +295,6 @@ WRONG_TYPES = [
     ("scale is a bool", lambda: Rotary(4, scale=True)),
     ("x is torch.int64", lambda: Rotary(4).rotate(Q.long(), Q)),
     ("x is torch.int64", lambda: Sinusoidal(E).embed(X.long())),
-    ("embed_dim is '16'", lambda: Learned(5, "16")),
     ("offset is True", lambda: Sinusoidal(E).embed(X, True)),
     ("num_heads is 4.0", lambda: ALiBi(4.0)),
     ("max_distance is 128.0", lambda: t5_first_distances(32, 128.0)),

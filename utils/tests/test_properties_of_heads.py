@@ -175,17 +175,17 @@ def test_scores(data):
 def test_weighted_values(data):
     draw = Drawing(data, one_in=4)
     kv_heads, group, size = (draw(st.integers(1, n)) for n in (3, 2, 3))
-    count, vdim = kv_heads * group, draw.one_of(5, kv_heads * group * size)
-    options = {"num_kv_heads": kv_heads, "vdim": vdim, "bias": draw(FLAGS)}
+    count = kv_heads * group
+    options = {"num_kv_heads": kv_heads, "bias": draw(FLAGS)}
     torch.manual_seed(draw(SEEDS))
     layer = MultiHeadAttention(count * size, count, **options)
     fitting = [draw(BATCHES), count, draw(SIZES), draw(SIZES)]
     batch, _, queries, keys = fitting
     shape = draw.mostly(fitting, fitting[1:], [batch, count + 1, queries, keys])
     weights = draw.tensor(shape).abs()
-    values = draw.tensor([batch, keys, draw.mostly(vdim, vdim + 1)])
+    values = draw.tensor([batch, keys, draw.mostly(count * size, count * size + 1)])
     errors = unless(shape == fitting, ValueError)
-    errors |= unless(values.shape[-1] == vdim, RuntimeError)  # "cannot be multiplied"
+    errors |= unless(values.shape[-1] == count * size, RuntimeError)
     given = layer.to_torch() if group == 1 and draw(FLAGS) else layer
     found = tried(errors, heads.weighted_values, given, values, weights)
     if not errors:
