@@ -91,7 +91,7 @@ ENCODINGS = {
         4 + PLACE[:, None] / 4 * (torch.arange(24) > 0)
     ),
     "an encoding whose neighbours lie close together": adds(CLOSE),
-    "an encoding of large vectors, close together": adds(CLOSE + 30),
+    "an encoding of larger vectors, close together": adds(CLOSE + 5),
     "an encoding of the sentence, not the position": lambda x: (
         x + WAVES[: len(x), None]
     ),
