@@ -253,7 +253,7 @@ def edits(solution: str, mistake: Mistake) -> Iterator[str]:
 def edited(solution: str, line: str, where: str = "an edit") -> str:
     """Return a solution with the edits of a line; each must fit exactly once."""
     if line.startswith("* →"):  # another body
-        head = re.match(r"(.*\n)*?def [^\n]*(\n    [^\n]*)*?:\n", f"{solution}\n")[0]
+        head = re.match(r"(.*\n)*?def [^\n]*?(\n    [^\n]*)*?:\n", f"{solution}\n")[0]
         body = line.removeprefix("* →").lstrip(" ")
         return (
             f"{head.rstrip()}{body if body[0] == chr(10) else f'{chr(10)}    {body}'}\n"

@@ -102,7 +102,7 @@ def _nearest(
     for form, each in enumerate(exercise.forms):
         if not _same_output(known(form, wrong[0]), did[wrong[0]]):
             continue  # nearly, but not on the input that is shown
-        if any(_same_output(should[i], known(form, i)) for i in wrong):
+        if not all(difference(should[i], known(form, i)) for i in wrong):
             continue  # right where the answer is wrong
         agree = sum(_same_output(known(form, i), did[i]) for i in wrong)
         votes[each.name] = max((agree, each.why), votes.get(each.name, (0, "")))
