@@ -11,7 +11,6 @@ float32 from inputs of about 1e19).
 """
 
 import math
-from contextlib import suppress
 
 import torch
 import torch.nn.functional as F
@@ -88,9 +87,10 @@ def _weights(query: Tensor, key: Tensor, added: Tensor | None) -> Tensor:
     scores = query @ key.mT  # (..., queries, keys)
     needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
     if not needed and scores.dtype == query.dtype:  # which autocast changes
-        with suppress(RuntimeError):  # vmap and forward-mode derivatives know no `out`
+        try:
             return _softmax(scores, added, out=scores)
-        scores = query @ key.mT  # again: they may be written over in part
+        except RuntimeError:  # vmap and forward-mode derivatives know no `out`
+            scores = query @ key.mT  # again: they may be written over in part
     return _softmax(scores, added)
 
 
