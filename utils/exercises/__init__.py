@@ -42,7 +42,7 @@ def check(name: str, function: Callable) -> None:
         return
     verdict = _verdicts[name] = grade(exercise, function)
     said = _keep(exercise, function, sys._getframe(1)) if verdict.solved else ""
-    if (not verdict.solved or name in _not_kept) and _status(name) == SOLVED:
+    if (not verdict.solved or name in _not_kept) and _is_kept(exercise):
         said += " The answer that you solved earlier stays."
     print(f"{name} {exercise.title}: {verdict.status}. {verdict.message}{said}")
     if verdict.picture is not None:
@@ -144,12 +144,16 @@ def _demand_solved(exercise: Exercise, function: Callable) -> None:
         raise kept.not_alone(f"it is not right ({line})")
 
 
+def _is_kept(exercise: Exercise) -> bool:
+    try:
+        return kept.read(exercise) is not None
+    except NotKept:
+        return False
+
+
 def _status(name: str) -> str:
     """Return one of solved, not yet, and a dash for not attempted."""
-    try:
-        if kept.read(EXERCISES[name]) is not None:
-            return SOLVED
-    except NotKept:
-        pass
+    if _is_kept(EXERCISES[name]):
+        return SOLVED
     verdict = _verdicts.get(name)
     return "–" if verdict is None or verdict.status == UNTOUCHED else verdict.status

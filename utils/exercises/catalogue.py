@@ -23,6 +23,12 @@ HEADING = re.compile(r"^### Exercise ([\d.]+) · (.*?) *$", re.M)
 SOLUTION = re.compile(
     r"<summary>Solution ([\d.]+)</summary>\s*```python\n(.*?)```", re.S
 )
+ALWAYS = """\
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""  # what an answer that is run alone may use on every page
 SLOW = "transformers", "gguf"  # imports of a page that no answer needs
 RIGHT = "right"  # the name in a table under which edits stand that change nothing
 
@@ -166,7 +172,7 @@ def read_page(path: Path) -> dict[str, tuple[str, Path, str, str]]:
         return {}  # the other pages still work
     whole = "\n".join(texts)
     titles, solutions = dict(HEADING.findall(whole)), dict(SOLUTION.findall(whole))
-    imports = "\n".join(
+    imports = ALWAYS + "\n".join(
         imports_of("".join(c["source"])) for c in cells if c["cell_type"] == "code"
     )
     return {

@@ -1,9 +1,7 @@
 """What several test files share."""
 
 import functools
-import linecache
 import os
-import textwrap
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from torch import Tensor, nn
 
 from utils import positions
 from utils.attention import scaled_dot_product_attention
-from utils.oldex.engine import Exercise
 from utils.language_model import find_smollm2
 from utils.treebank import Sentence, parse_conllu
 
@@ -103,40 +100,3 @@ def heads(*shape, seed=0, sharpness=2.0):
     """Weights of this shape that softmax made."""
     scores = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return (sharpness * scores).softmax(dim=-1)
-
-
-# --- exercises ---
-
-
-class Notebook:
-    """Runs cells as IPython does: one dict of names, and lines to look up."""
-
-    def __init__(self):
-        self.names = {"__name__": "__main__"}
-        self.run("import math, torch\nimport torch.nn.functional as F")
-        self.run("from utils.oldex import answer, check, forget, progress")
-
-    def run(self, cell: str) -> "Notebook":
-        cell = textwrap.dedent(cell)
-        file = f"<cell {hash(cell)} of {id(self)}>"
-        linecache.cache[file] = len(cell), None, cell.splitlines(True), file
-        exec(compile(cell, file, "exec"), self.names)
-        return self
-
-
-def written(body: str):
-    """Return the function of x with this body, from a cell of its own."""
-    body = body.replace("; ", "\n").replace("\n", "\n    ")
-    return Notebook().run(f"def answer(x):\n    {body}\n").names["answer"]
-
-
-def made_up(reference, *trials, wrong=(), gradients=True) -> Exercise:
-    """Return an exercise with these trials in both precisions, or with inputs(dtype).
-
-    wrong: the known mistakes, by name; their docstrings say why.
-    """
-    inputs = trials[0] if callable(trials[0]) else lambda dtype: trials
-    exercise = Exercise("0.0", "Made up", reference, inputs, gradients=gradients)
-    for name, function in dict(wrong).items():
-        exercise.wrong(name, function.__doc__, function)
-    return exercise

@@ -19,7 +19,8 @@ from utils.models import CausalLM
 from utils.own import with_own_functions
 from utils.positions import Rotary
 from utils.pretrained import load_minilm
-from utils.tests.helpers import Notebook, need_smollm2, normal
+from utils.tests.exercises.helpers import Notebook
+from utils.tests.helpers import need_smollm2, normal
 
 ANSWERS = {
     "1.2": """

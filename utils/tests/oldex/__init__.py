@@ -1,1 +1,0 @@
-"""Tests of the exercises and of what checks them."""
