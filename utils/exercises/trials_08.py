@@ -1,0 +1,285 @@
+"""Trials of lesson 08: what its exercises are tried with."""
+
+import torch
+import torch.nn.functional as F
+
+from utils.attention import causal_mask
+from utils.data import repeated_tokens
+
+from .catalogue import trials
+from .draws import randn
+
+
+def same(ids):
+    """Return (…, queries, keys): where the query's token stood earlier."""
+    return (ids[..., :, None] == ids[..., None, :]).tril(-1)
+
+
+# --- 8.1 and 8.2: two heads by hand, on texts whose tokens are one-hot ------------
+
+
+def head_on(x, asked):
+    """Return head(query, key, value): the text that such a head leaves behind.
+
+    x (batch, length, features); what is not asked (batch, length) comes back as zeros.
+    """
+    size = x.shape[-1]
+
+    def head(query, key, value):
+        if any(matrix.shape != (size, size) for matrix in (query, key, value)):
+            raise ValueError(
+                f"query, key and value must be matrices ({size}, {size}), with one row "
+                "and one column for each feature."
+            )
+        scores = (x @ query.float()) @ (x @ key.float()).mT
+        scores = scores.masked_fill(~causal_mask(x.shape[1]), -torch.inf)
+        after = x + scores.softmax(dim=-1) @ (x @ value.float())
+        return after.round(decimals=1).where(asked[..., None], 0)
+
+    return head
+
+
+def one_hot_texts(second):
+    """Yield trials of the first head, or of the second, which knows previous tokens."""
+    sizes = [(6, 12), (9, 6), (5, 5), (12, 30), (4, 12), (8, 16), (65, 65)]
+    for seed, (vocab, length) in enumerate(sizes):
+        ids, _ = repeated_tokens(
+            torch.Generator().manual_seed(seed),
+            *(4, length - 1, vocab - 1),
+            periods=(3, min(vocab - 1, max(3, length // 2))),
+            distinct=True,
+        )
+        ids = F.pad(ids + 1, (1, 0))  # token 0 begins each text, and stands only there
+        token, place = F.one_hot(ids, vocab).float(), torch.eye(length)
+        before = torch.cat([token[:, :1], token[:, :-1]], dim=1) * second
+        x = torch.cat([token, place.expand(4, -1, -1), before, 0 * token], dim=-1)
+        asked = same(ids).any(-1) if second else torch.ones_like(ids).bool()
+        yield {"head": head_on(x, asked), "vocab": vocab, "length": length}
+
+
+@trials("8.1", gradients=False)
+def first_head(dtype):
+    yield from one_hot_texts(second=False) if dtype == torch.float32 else ()
+
+
+@trials("8.2", gradients=False)
+def second_head(dtype):
+    yield from one_hot_texts(second=True) if dtype == torch.float32 else ()
+
+
+# --- 8.3: heads, which return weights (length, length) of ids (length,) -----------
+
+
+def matches(ids):
+    """Return (queries, keys): where what followed the query's token earlier stands."""
+    return F.pad(same(ids), (1, -1))
+
+
+def on(wanted, rest=None):
+    """Return weights: alike on the wanted keys; where there are none, on the rest."""
+    past = causal_mask(len(wanted))
+    wanted, rest = wanted & past, past if rest is None else rest
+    chosen = torch.where(wanted.any(-1, keepdim=True), wanted, rest).float()
+    return chosen / chosen.sum(-1, keepdim=True)
+
+
+def evenly(ids):
+    return on(causal_mask(len(ids)))
+
+
+def first_token(ids):
+    return F.one_hot(torch.zeros_like(ids), len(ids)).float()
+
+
+def back(*offsets):
+    """Return a head that attends to the keys that are so many positions back."""
+
+    def head(ids):
+        at = torch.arange(len(ids))
+        return on(torch.isin(at[:, None] - at, torch.tensor(offsets)))
+
+    return head
+
+
+def copies(ids):
+    return on(matches(ids))
+
+
+def mixture(part, rest):
+    """Return a head with this part of its weight on all copies."""
+    return lambda ids: part * copies(ids) + (1 - part) * rest(ids)
+
+
+def near(ids):
+    """Return weights on the matches that are at most 15 back, zeros if there are none.
+
+    `on` gives even weights to such a query.
+    """
+    found = matches(ids) & ~causal_mask(len(ids)).tril(-16)
+    return on(found) * found.any(-1, keepdim=True)
+
+
+def near_or(others):
+    """Return a head on the near matches; it does as others do where there are none."""
+    return lambda ids: near(ids).where(near(ids).sum(-1, keepdim=True) > 0, others(ids))
+
+
+def distances(ids):
+    """Return how many positions back each query's matches lie, all in one list."""
+    query, key = matches(ids).nonzero(as_tuple=True)
+    return query - key
+
+
+class FixedNumberBack:
+    """Looks a number back that is right in all texts so far, as far as one can be."""
+
+    def __init__(self):
+        self.right = torch.ones(64)  # at each number, the share of the worst text
+
+    def __call__(self, ids):
+        right = torch.bincount(distances(ids), minlength=64)
+        right = right / matches(ids).any(-1).sum()
+        self.right = torch.fmin(self.right, right)  # NaN: nothing was asked
+        return back(int(self.right[1:].argmax()) + 1)(ids)
+
+
+class OnePeriod:
+    """Knows one period alone, that of the first text."""
+
+    known = None
+
+    def __call__(self, ids):
+        nearest = min(distances(ids).tolist(), default=None)
+        self.known = self.known or nearest
+        if nearest is None or nearest != self.known:
+            return evenly(ids)
+        rounds = back(*range(nearest, len(ids), nearest + 1))(ids)
+        return on(matches(ids) & (rounds > 0))
+
+
+def two_of_three(ids):
+    every_third = torch.arange(len(ids))[:, None] % 3 == 0
+    return torch.where(every_third, first_token(ids), mixture(0.6, first_token)(ids))
+
+
+HEADS = {
+    "a head that attends to all copies": copies,
+    "a head that attends to the nearest copy": lambda ids: on(
+        matches(ids) & (matches(ids).flip(-1).cumsum(-1).flip(-1) == 1)
+    ),
+    "a head that attends to the first copy": lambda ids: on(
+        matches(ids) & (matches(ids).cumsum(-1) == 1)
+    ),
+    "a head that rests on the first token": lambda ids: on(
+        matches(ids), first_token(ids).bool()
+    ),
+    "a head with 0.8 on the copies": mixture(0.8, evenly),
+    "a head with 0.53 on the copies": mixture(0.53, first_token),
+    # the others are impostors
+    "a head that looks 19 back": back(19),
+    "a head that looks 19 and 39 back": back(19, 39),
+    "a head that looks back by a number that fits your texts": FixedNumberBack(),
+    "a head that knows the first of your periods alone": OnePeriod(),
+    "a head that looks at most 15 back": near_or(evenly),
+    "a head with 0.45 on far copies": near_or(mixture(0.45, first_token)),
+    "a head that finds far copies only": lambda ids: evenly(ids).where(
+        near(ids).sum(-1, keepdim=True) > 0, copies(ids)
+    ),
+    "a head that looks for its token + 1": lambda ids: on(ids[:, None] + 1 == ids),
+    "a previous-token head": back(1),
+    "a duplicate-token head": lambda ids: on(same(ids)),
+    "a head that is one token late": lambda ids: on(F.pad(matches(ids), (1, -1))),
+    "a head that attends to the first token": first_token,
+    "a head that attends evenly": evenly,
+    "a head with 0.3 on the copies": mixture(0.3, evenly),
+    "a head with 0.47 on the copies": mixture(0.47, first_token),
+    "a head that finds copies at the end alone": lambda ids: torch.cat(
+        [evenly(ids)[:-2], copies(ids)[-2:]]
+    ),
+    "a head that finds copies in two queries of three": two_of_three,
+}
+
+
+class Head:
+    """A head whose model refuses ids that it does not know; messages say its name."""
+
+    def __init__(self, name, weights):
+        self.__name__, self.weights = name, weights
+
+    def __call__(self, ids):
+        known = isinstance(ids, torch.Tensor) and not ids.is_floating_point()
+        if not (known and ids.dim() == 1 and len(ids) <= 64 and (ids // 64 == 0).all()):
+            raise ValueError(
+                "a head takes the tokens of one text, an int64 tensor (length,): at "
+                "most 64, each from 0 to 63."
+            )
+        return self.weights(ids.long())
+
+
+@trials("8.3", gradients=False)
+def heads(dtype):
+    for name, head in HEADS.items() if dtype == torch.float32 else ():
+        yield {"head": Head(name, head)}
+
+
+# --- 8.4 --------------------------------------------------------------------------
+
+MODELS = (  # heads, accuracy, {heads: what it costs if all of them are gone}
+    (4, 1.0, {(1, 3): 0.6, (0,): 0.01}),
+    (4, 0.98, {(2,): 0.7, (0, 1): 0.5}),
+    (3, 0.9, {(0,): 0.2, (1,): 0.02}),
+    (5, 0.66, {(0, 4): 0.4, (1, 2): 0.2, (3,): 0.1}),
+    (4, 1.0, {(0, 1, 2): 0.8}),
+    (6, 0.95, {(0, 5): 0.5, (5, 2): 0.4, (1,): 0.35, (3, 4): 0.1}),
+    (4, 1.0, {(0,): 0.04, (1,): 0.04, (2, 3): 0.31}),
+    (5, 0.97, {(0,): 0.2, (1,): 0.2, (2, 4): 0.45, (0, 3): 0.4}),
+    (4, 1.0, {(0,): 0.04, (1,): 0.04, (0, 1): 0.25}),
+    (3, 0.8, {(0,): -0.1, (0, 2): 0.45}),
+    (4, 0.9, {(0,): 0.015, (1,): 0.015, (0, 1): 0.28}),
+    (3, 0.9, {(0,): 0.07, (1,): 0.06, (0, 1): 0.3}),
+    (6, 0.6, {(0,): 0.07, (0, 1): 0.4, (2, 3): 0.27, (4,): 0.04, (4, 5): 0.4}),
+    (4, 1.0, {(0, 3): 0.5, (1, 2): 0.5}),  # in order of their first heads
+    (2, 0.3, {(0, 1): 0.3}),  # 0.3 - 0.0 is exactly 0.3; no other fall is near a limit
+)
+
+
+@trials("8.4", gradients=False)
+def models(dtype):
+    for heads, full, costs in MODELS if dtype == torch.float32 else ():
+
+        def without(removed, heads=heads, full=full, costs=costs):
+            gone = set(removed)
+            if not gone <= set(range(heads)):
+                raise ValueError(f"there are {heads} heads, from 0; not {sorted(gone)}")
+            lost = sum(cost for group, cost in costs.items() if gone >= set(group))
+            return max(0.0, round(full - lost, 6))
+
+        said = (f", {cost:g} less without {set(gone)}" for gone, cost in costs.items())
+        without.__name__ = f"{full:g}{''.join(said)}"
+        yield {"accuracy_without": without, "heads": heads}
+
+
+# --- 8.5 --------------------------------------------------------------------------
+
+
+def squares(gates, example):
+    return (gates * example[: len(gates)]).sum().sub(1).square()
+
+
+def crossing(gates, example):
+    """A head helps in one half of the examples as much as it harms in the other."""
+    return (gates * example[: len(gates)].sin()).sum() + gates[-1].pow(3) * example[-1]
+
+
+def unequal(gates, example):
+    sizes = 10.0 ** torch.arange(len(gates), dtype=gates.dtype)
+    return (gates * sizes * example[: len(gates)]).sum().sigmoid() * example.norm()
+
+
+@trials("8.5", gradients=False)
+def losses(dtype):
+    sizes = {(5, 4): squares, (8, 3): crossing, (1, 4): squares, (12, 6): unequal}
+    sizes |= {(6, 1): crossing, (7, 8): squares}
+    for seed, ((count, heads), loss) in enumerate(sizes.items()):
+        examples = randn(count, heads + 2, seed=seed, dtype=dtype)
+        yield {"loss": loss, "examples": examples, "heads": heads}
