@@ -16,7 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -138,8 +138,7 @@ def _gradients(function: Callable, output, leaves: dict, watch: bool) -> dict:
     found = [None] * len(inputs)
     try:
         if inputs and alive:
-            with seeded(), warnings.catch_warnings(), time_limit(LIMIT):
-                warnings.simplefilter("ignore")
+            with seeded(), silence(), time_limit(LIMIT):
                 loss = sum((x * _probe(x, i)).sum() for i, x in enumerate(alive))
                 with torch.autograd.set_detect_anomaly(watch):
                     found = torch.autograd.grad(
@@ -177,7 +176,6 @@ def surroundings_kept() -> Iterator[None]:
             rc_context(),
             np.errstate(),
             np.printoptions(),
-            warnings.catch_warnings(),
             torch._tensor_str.printoptions(),
         ):
             yield
@@ -208,7 +206,9 @@ def seeded(seed: int = 0) -> Iterator[None]:
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.random.fork_rng(devices),
+            warnings.catch_warnings(),
         ):
+            warnings.simplefilter("default")  # none is an error here
             torch.default_generator.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)
@@ -226,9 +226,8 @@ def silence() -> Iterator[None]:
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         redirect_stdout(nowhere),
-        warnings.catch_warnings(),
+        redirect_stderr(nowhere),  # where warnings go
     ):
-        warnings.simplefilter("ignore")
         yield
 
 

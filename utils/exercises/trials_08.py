@@ -248,7 +248,7 @@ def models(dtype):
     for heads, full, costs in MODELS if dtype == torch.float32 else ():
 
         def without(removed, heads=heads, full=full, costs=costs):
-            gone = set(removed)
+            gone = {int(head) for head in removed}
             if not gone <= set(range(heads)):
                 raise ValueError(f"there are {heads} heads, from 0; not {sorted(gone)}")
             lost = sum(cost for group, cost in costs.items() if gone >= set(group))
@@ -272,7 +272,7 @@ def crossing(gates, example):
 
 
 def unequal(gates, example):
-    sizes = 10.0 ** torch.arange(len(gates), dtype=gates.dtype)
+    sizes = 0.1 ** torch.arange(len(gates), dtype=gates.dtype)
     return (gates * sizes * example[: len(gates)]).sum().sigmoid() * example.norm()
 
 

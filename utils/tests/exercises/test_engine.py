@@ -464,6 +464,14 @@ def test_what_an_answer_sets_is_set_back_and_not_held_against_it(wrong):
     assert [k for k in before if before[k] != after[k]] == []
 
 
+def test_a_warning_is_no_error_whatever_the_notebook_has_set():
+    exercise = made_up("return x * 1", {"x": torch.tensor([math.nan, 1.0])})
+    answer = written("import numpy as np; np.nanmax([np.nan]); return 1 * x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert grade(exercise, answer).solved
+
+
 def test_the_notebooks_modes_do_not_matter():
     torch.set_default_dtype(torch.float64)
     try:
