@@ -4,7 +4,7 @@ import re
 
 # A core lesson at most; `minutes` counts 20 s a visible code cell, 200 words a minute
 # and twice the minutes that the cards of the exercises state.
-BUDGET = {"visible": 45, "words": 2300, "figures": 8, "exercises": 3, "minutes": 80}
+BUDGET = {"visible": 45, "figures": 8, "exercises": 3, "minutes": 80}
 RUN = 2  # visible code cells without a sentence between them
 
 
