@@ -280,10 +280,14 @@ def unquoted(part: str) -> str:
 
 
 def slipped(solution: str, slip: Mistake) -> Iterator[str]:
-    """Yield the solution with a slip at each place where it can be made, and at all."""
+    """Yield the solution with a slip at each place where it can be made, and at all.
+
+    A comment is no such place.
+    """
     for _, line in slip.lines:
         old, new = (unquoted(part.strip()) for part in line.split("→"))
         places = [m.start() for m in re.finditer(re.escape(old), solution)]
+        places = [at for at in places if "#" not in solution[:at].split("\n")[-1]]
         for at in places:
             yield solution[:at] + new + solution[at + len(old) :]
         if len(places) > 1:

@@ -74,7 +74,7 @@ def _raised(what: str, error: BaseException) -> dict:
     if isinstance(error, TooLong):
         return {"never ends": str(error), WHERE: line}
     text = (str(error).strip().splitlines() or [""])[0]
-    text = re.sub(r"0x[0-9a-f]+", "…", text)[:200]
+    text = re.sub(r"\b0x[0-9a-f]+", "…", text)[:200]
     return {what: f"{type(error).__name__}: {text}", WHERE: line}
 
 

@@ -87,6 +87,7 @@ ODD = {  # answers that PyTorch cannot compare, and what is said
     "x + 0j": "has dtype torch.complex64", "torch.empty(0)": "has shape (0,)",
     "(x, x)": "Its first part is right: return only that.", "object": "not a tensor",
     "exit()": "raised SystemExit", "[][1]": "raised IndexError: list index out of",
+    "x @ torch.ones(10, 8)": "cannot be multiplied (3x4 and 10x8)",
     "x.view(7, 7)": "\n  In line 2: return x.view(7, 7)\n",
     "F.pad(x, 'no')": "\n  In line 2: return F.pad(x, 'no')\n",
 }  # fmt: skip
