@@ -101,12 +101,17 @@ def write(exercise: Exercise, cell: str) -> None:
     text = f"{MARK}{exercise.name}, {exercise.title}\n\n\n{cell.strip()}\n"
     if len(text.encode()) > LARGEST:
         raise NotKept(f"its cell is longer than {LARGEST // 1024} KiB")
+    if path.exists() and not _number_in(path):
+        raise NotKept(f"{path.name} in your folder was not written by this course")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(".tmp", ".answer-", path.parent)  # ours alone
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(part, path)
+        finally:
+            Path(part).unlink(missing_ok=True)
     except OSError as error:
         raise NotKept(f"{path.name} in your folder: {error.strerror}") from None
 

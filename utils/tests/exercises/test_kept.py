@@ -143,6 +143,18 @@ def test_a_bad_file_costs_a_sentence_and_is_not_ours_to_delete(
     assert path.exists() is (HEAD not in text)
 
 
+def test_a_file_that_is_not_ours_stays(notebook, progress_folder, capsys):
+    progress_folder.mkdir()
+    kept.place(EXERCISES["1.1"]).write_text("mine")
+    notebook.run(SOFTMAX)
+    assert "was not written by this course" in capsys.readouterr().out
+    kept.place(EXERCISES["1.1"]).unlink()
+    kept.place(EXERCISES["1.1"]).mkdir()
+    notebook.run(SOFTMAX)
+    assert "It is not kept: " in capsys.readouterr().out
+    assert len(list(progress_folder.iterdir())) == 1, "half a file is left"
+
+
 OLDER = f"""{HEAD}# This file is code, and answer("1.1") runs it: `check` signed it
 # signature {"0" * 64}
 # solved 2026-01-01 12:00 +0100
