@@ -1,6 +1,6 @@
 """Scores of heads, and interventions, on drawn inputs: equal to an oracle, or refused.
 
-As in `test_properties.py`, each property says by itself what must be refused.
+Each property says by itself what must be refused.
 """
 
 import copy
