@@ -60,8 +60,7 @@ def answer(name: str) -> Callable:
     why = f"{name} is not solved yet"
     try:
         if text := kept.read(exercise):
-            function = kept.load(exercise, text)
-            _demand_solved(exercise, function)
+            function = own(exercise, text)
             whose = "the one you solved earlier" if name in _not_kept else "your own"
             print(f'answer("{name}"): {whose}, checked again.')
             return function
@@ -86,11 +85,14 @@ def progress() -> None:
         page = each.page.relative_to(NOTEBOOKS.parent).as_posix()
         print(f" Next: {each.name} {each.title}, in {page}.", end="")
     print()
+    problems = {}
     for name in EXERCISES:
         try:
             kept.read(EXERCISES[name])
         except NotKept as error:
-            print(f"What is kept of {name} is not used: {error}.")
+            problems.setdefault(str(error), name)
+    for said, name in problems.items():
+        print(f"What is kept of {name} is not used: {said}.")
 
 
 def forget(name: str | None = None) -> None:
@@ -124,7 +126,7 @@ def _keep(exercise: Exercise, function: Callable, caller) -> str:
         cell = "".join(linecache.getlines(caller.f_code.co_filename))
         if not cell:
             raise NotKept("the text of its cell cannot be found")
-        _demand_solved(exercise, kept.load(exercise, cell))
+        own(exercise, cell)
         kept.write(exercise, cell)
     except NotKept as error:
         return f" It is not kept: {error}."
@@ -132,16 +134,31 @@ def _keep(exercise: Exercise, function: Callable, caller) -> str:
     return " Kept for later lessons."
 
 
-def _demand_solved(exercise: Exercise, function: Callable) -> None:
-    """Raise NotKept unless what a cell defines alone solves the exercise, too."""
+def own(exercise: Exercise, cell: str) -> Callable:
+    """Return what a cell, run alone, gives to check and is right, or say why not."""
+    problem = None
+    for tree in kept.readings(cell):
+        try:
+            functions = kept.load(exercise, tree, cell)
+            verdicts = [verdict_on(exercise, function) for function in functions]
+            for function, verdict in zip(functions, verdicts):
+                if verdict.solved:
+                    return function
+            line = verdicts[-1].message.splitlines()[0].rstrip(".")
+            wrong = kept.not_alone(f"it is not right ({line})")
+            wrong.verdict = verdicts[-1]
+            raise wrong
+        except NotKept as error:
+            problem = problem or error
+    raise problem
+
+
+def verdict_on(exercise: Exercise, function: Callable) -> Verdict:
     try:
         with silence():
-            verdict = grade(exercise, function)
+            return grade(exercise, function)
     except BaseException as error:  # KeyboardInterrupt, too: Run All goes on
         raise NotKept(f"it was stopped by {type(error).__name__}") from None
-    if not verdict.solved:
-        line = verdict.message.splitlines()[0].rstrip(".")
-        raise kept.not_alone(f"it is not right ({line})")
 
 
 def _is_kept(exercise: Exercise) -> bool:

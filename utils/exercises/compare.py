@@ -27,6 +27,8 @@ def difference(should: dict, did: dict) -> str:
         if words and what.startswith("gradient"):
             if not did[what].any():
                 words = CUT_OFF
+            elif words.startswith(f"{DIFFER}at"):  # it is finite
+                words += IN_PART
             return f"the values are right, but the {what} is not: {words}"
         if words:
             return words
@@ -37,7 +39,7 @@ CUT_OFF = (
     "none arrives. Does a .detach(), .item(), torch.tensor(), torch.no_grad() or "
     "load_state_dict() (it copies) cut it off?"
 )
-IN_PART = f"` is not: {DIFFER}at"  # of a gradient that is finite
+IN_PART = " Does a .detach() or .data cut a part of it off?"
 EDITS = "your function edits its argument "
 NO_RETURN = "Is a `return` missing?"
 
@@ -106,7 +108,10 @@ def _short(value) -> str:
     """Return a value as a sentence can hold it."""
     if isinstance(value, Tensor | np.ndarray):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the learner's, or of a huge int
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -3,6 +3,7 @@
 import dis
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 
 from torch import Tensor
 
@@ -76,7 +77,7 @@ def is_untouched(function: Callable) -> bool:
     for _ in range(100):  # a decorator could wrap itself
         function = getattr(function, "__wrapped__", getattr(function, "func", function))
     code = getattr(function, "__code__", None)
-    if code is None:
+    if not isinstance(code, CodeType):
         return False
     trivial = {"RESUME", "NOP", "CACHE", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
     constants = {None, Ellipsis, function.__doc__}

@@ -20,15 +20,28 @@ from IPython.core.inputtransformer2 import TransformerManager
 from platformdirs import user_data_dir
 
 from .catalogue import Exercise, imported, number_of, renumbered
-from .running import LIMIT, TooLong, seeded, silence, surroundings_kept, time_limit
+from .running import (
+    LIMIT,
+    TooLong,
+    first_line,
+    seeded,
+    silence,
+    surroundings_kept,
+    time_limit,
+)
 
 MARK = "# Attention, Head by Head: exercise "
 LARGEST = 64 * 1024  # bytes; an answer is a page of text
-_given: dict[str, Callable | None] = {}  # of cells that are being run: what check got
+_given: dict[str, list[Callable]] = {}  # of cells that are being run: what check got
 
 
 class NotKept(Exception):
-    """Says in words why an answer cannot be kept, or not be used."""
+    """Says in words why an answer cannot be kept, or not be used.
+
+    verdict: on an answer that was run alone and is not right.
+    """
+
+    verdict = None
 
 
 def folder() -> Path:
@@ -41,7 +54,10 @@ def folder() -> Path:
     try:
         return Path(os.environ.get("COURSE_PROGRESS_DIR") or own).expanduser()
     except RuntimeError:
-        raise NotKept("you have no home folder; set COURSE_PROGRESS_DIR") from None
+        said = (
+            "the folder of your answers cannot be found: COURSE_PROGRESS_DIR names it"
+        )
+        raise NotKept(said) from None
 
 
 # --- files ------------------------------------------------------------------------
@@ -138,45 +154,40 @@ def is_loading(name: str) -> bool:
 def note(name: str, function: Callable) -> bool:
     """Note what a cell gives to check; return whether one is being run by `load`."""
     if name in _given:
-        _given[name] = function
+        _given[name].append(function)
     return bool(_given)
 
 
-def load(exercise: Exercise, text: str) -> Callable:
-    """Return the function that a cell gives to `check`, from the cell run alone.
+def load(exercise: Exercise, tree: ast.Module, text: str) -> list[Callable]:
+    """Return the functions that a cell gives to `check`, from the cell run alone.
 
-    It is run as a kernel would run it, in silence, after the imports of its page.
+    tree, text: of the cell, see `readings`. It is run as a kernel would run it, in
+    silence, after the imports of its page.
     """
     name, file = exercise.name, f"<your answer {exercise.name}, {hash(text):x}>"
     course = f"from {__package__} import answer, check, progress"
     space = imported(f"{exercise.imports}\n{course}") | KERNEL
-    _given[name] = None
+    _given[name] = []
+    # where tracebacks and inspect.getsource look for the lines of a file
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     try:
-        tree = parsed(text)
-        # prints and pictures below the function may use what stands in other cells
-        tree.body = [
-            each
-            for each in tree.body
-            if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each)
-        ]
-        # where tracebacks and inspect.getsource look for the lines of a file
-        linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
         code = compile(tree, file, "exec")
         with surroundings_kept(), seeded(), silence(), time_limit(LIMIT):
             exec(code, space)
-        function = _given[name] or space.get("ANSWER")  # as it was called once
+        found = _given[name] or [space.get("ANSWER")]  # as it was called once
     except NotKept:
         raise
     except TooLong as error:
         raise NotKept(f"its cell had not finished after {error}") from None
     except BaseException as error:  # SystemExit, KeyboardInterrupt, what it makes up
-        line = (str(error).splitlines() or [""])[0]
-        raise not_alone(f"it raises {type(error).__name__}: {line}") from None
+        raise not_alone(
+            f"it raises {type(error).__name__}: {first_line(error)}"
+        ) from None
     finally:
         del _given[name]
-    if not callable(function):
+    if not all(map(callable, found)):
         raise NotKept("its cell gives no function to check")
-    return function
+    return found
 
 
 KERNEL = {  # what a notebook's kernel offers
@@ -195,6 +206,27 @@ def not_alone(said: str) -> NotKept:
 
 
 def parsed(text: str) -> ast.Module:
-    """Return a cell as a kernel reads it, whose first line may be a magic."""
+    """Return a cell as a kernel reads it; SyntaxError says what is wrong with it."""
     text = re.sub(r"\A\s*%%.*\n", "", text)  # %%time
-    return ast.parse(TransformerManager().transform_cell(text))
+    text = re.sub(r"^(\s*)%time(it)? ", r"\1", text, flags=re.M)
+    try:
+        return ast.parse(TransformerManager().transform_cell(text))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(first_line(error)) from None
+
+
+def readings(text: str) -> list[ast.Module]:
+    """Return a cell without its prints and pictures, and, if these differ, whole.
+
+    What stands below the function may use what other cells define.
+    """
+    try:
+        whole, short = parsed(text), parsed(text)
+    except SyntaxError as error:
+        raise not_alone(f"it raises SyntaxError: {first_line(error)}") from None
+    short.body = [
+        each
+        for each in short.body
+        if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each)
+    ]
+    return [short, whole] if len(short.body) < len(whole.body) else [whole]

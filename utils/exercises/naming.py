@@ -15,6 +15,7 @@ from torch import Tensor
 from .catalogue import Exercise
 from .compare import (
     CUT_OFF,
+    DIFFER,
     EDITS,
     IN_PART,
     NO_RETURN,
@@ -134,9 +135,8 @@ def _same_output(one: dict, other: dict) -> bool:
     if "returns" not in one or "returns" not in other:
         return False
     a, b = one["returns"], other["returns"]
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return not unlike(a, b)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
+    said = unlike(a, b)
+    if not isinstance(a, Tensor) or (said and not said.startswith(DIFFER)):
+        return not said
     number = ~(a.isnan() | b.isnan())
     return bool(2 * number.sum() > a.numel()) and same(a[number], b[number])

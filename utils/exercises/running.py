@@ -73,9 +73,17 @@ def _raised(what: str, error: BaseException) -> dict:
     error.__traceback__ = None  # it holds on to every tensor of the call
     if isinstance(error, TooLong):
         return {"never ends": str(error), WHERE: line}
-    text = (str(error).strip().splitlines() or [""])[0]
+    text = first_line(error)
     text = re.sub(r"\b0x[0-9a-f]+", "…", text)[:200]
     return {what: f"{type(error).__name__}: {text}", WHERE: line}
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, if it can say anything."""
+    try:
+        return (str(error).strip().splitlines() or [""])[0]
+    except Exception:
+        return ""
 
 
 # --- arguments --------------------------------------------------------------------
@@ -134,9 +142,9 @@ def _gradients(function: Callable, output, leaves: dict, watch: bool) -> dict:
         for name, x in leaves.items()
         if isinstance(x, Tensor) and x.requires_grad
     }
-    alive = [x for x in tensors(output) if type(x) is Tensor and x.requires_grad]
     found = [None] * len(inputs)
     try:
+        alive = [x for x in tensors(output) if type(x) is Tensor and x.requires_grad]
         if inputs and alive:
             with seeded(), silence(), time_limit(LIMIT):
                 loss = sum((x * _probe(x, i)).sum() for i, x in enumerate(alive))
@@ -170,7 +178,10 @@ def _probe(x: Tensor, seed: int) -> Tensor:
 def surroundings_kept() -> Iterator[None]:
     """Set back what answers may change: folder, plots, NumPy, threads, printing."""
     folder, randoms, numpys = os.getcwd(), random.getstate(), np.random.get_state()
-    threads = torch.get_num_threads()
+    threads, device = torch.get_num_threads(), default_device()
+    exact = torch.are_deterministic_algorithms_enabled()
+    if device.type != "cpu":  # where the trials are
+        torch.set_default_device(None)
     try:
         with (
             rc_context(),
@@ -184,6 +195,9 @@ def surroundings_kept() -> Iterator[None]:
         random.setstate(randoms)
         np.random.set_state(numpys)
         torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(exact)
+        if device.type != "cpu":
+            torch.set_default_device(device)
 
 
 def default_device() -> torch.device:

@@ -86,6 +86,8 @@ ODD = {  # answers that PyTorch cannot compare, and what is said
     "torch.nested.nested_tensor([x, x])": "is a sparse or nested tensor",
     "x + 0j": "has dtype torch.complex64", "torch.empty(0)": "has shape (0,)",
     "(x, x)": "Its first part is right: return only that.", "object": "not a tensor",
+    "x.to('meta')": "has device meta; expected cpu", "10**5000": "a int, not a tensor",
+    "Odd()": "a Odd, not a tensor", "knot()": "not a tensor", "fails()": "raised Odd",
     "exit()": "raised SystemExit", "[][1]": "raised IndexError: list index out of",
     "x @ torch.ones(10, 8)": "cannot be multiplied (3x4 and 10x8)",
     "x.view(7, 7)": "\n  In line 2: return x.view(7, 7)\n",
@@ -93,10 +95,31 @@ ODD = {  # answers that PyTorch cannot compare, and what is said
 }  # fmt: skip
 
 
+class Odd(Exception):
+    def __repr__(self):
+        raise ValueError
+
+    __str__ = __repr__
+
+    def __getattr__(self, name):
+        return self
+
+
+def knot():
+    found = []
+    return found.append(found) or found
+
+
+def fails():
+    raise Odd
+
+
 @pytest.mark.parametrize("answer", ODD)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_odd_answers_are_judged_not_thrown(answer):
-    verdict = grade(made_up("return x * 1", X), written(f"return {answer}"))
+    function = written(f"return {answer}")
+    function.__globals__.update(Odd=Odd, knot=knot, fails=fails)
+    verdict = grade(made_up("return x * 1", X), function)
     assert ODD[answer] in verdict.message and not verdict.solved, verdict.message
 
 
@@ -124,6 +147,8 @@ NAMES = [  # an answer, its name, what else is said
     (f"{STABLE}return e / e.sum(dim=-1)", "keepdim=True forgotten", "a known mistake"),
     ("return F.softmax(x, 0)", "another axis than the last", "(dim=-1)"),
     ("return x.softmax(-1).detach()", "a gradient cut off", "Does a .detach()"),
+    (f"{STABLE}return e / e.sum(-1, keepdim=True).detach()",
+     "a part of a gradient cut off", "cut a part of it off?"),
     ("return x.log_softmax(-1) if x.abs().max() < 30 else x", "logarithms",
      "On 4 of the 6 inputs on which it is wrong, its output is that of a known"),
     ("return x.log_softmax(-1).detach()", "logarithms", "On 6 of the 6 inputs"),
@@ -426,6 +451,7 @@ def sets_everything(x):
     np.random.seed(7)
     warnings.simplefilter("error")
     os.chdir("/")
+    torch.use_deterministic_algorithms(True)
     plt.rcParams["lines.linewidth"] = 9
     np.seterr(all="raise")
     np.set_printoptions(precision=1)
@@ -445,6 +471,7 @@ def settings() -> dict:
         "numpy": np.random.get_state()[1].tolist(),
         "warnings": list(warnings.filters),
         "folder": os.getcwd(),
+        "exact": torch.are_deterministic_algorithms_enabled(),
         "plots": plt.rcParams.copy(),
         "errors": np.geterr(),
         "arrays": np.get_printoptions(),
@@ -463,6 +490,16 @@ def test_what_an_answer_sets_is_set_back_and_not_held_against_it(wrong):
     assert grade(made_up("return x * 2", X), answer).solved is not wrong
     after = settings()
     assert [k for k in before if before[k] != after[k]] == []
+
+
+def test_a_default_device_does_not_matter():
+    torch.set_default_device("meta")
+    try:
+        exercise = made_up("return x + torch.zeros(4)", X)
+        assert grade(exercise, lambda x: x + torch.zeros(4)).solved
+        assert torch.empty(1).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
 
 
 def test_a_warning_is_no_error_whatever_the_notebook_has_set():

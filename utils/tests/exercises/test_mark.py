@@ -43,14 +43,14 @@ def notebook(*cells: str) -> str:
     said = [{"output_type": "stream", "name": "stdout", "text": "1.1: solved."}]
     parts = [{"cell_type": "code", "outputs": said, "source": cell} for cell in cells]
     for part in parts:
-        part["metadata"] = {"shows_broken": 0} if "shows" in part["source"] else {}
+        part["metadata"] = {"shows_broken": 0} if "shows" in part["source"] else None
         if part["source"].startswith("###"):
             part["cell_type"] = "markdown"
     return json.dumps({"nbformat": 4, "cells": parts})
 
 
 NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
-PATCH = "import utils.exercises as x\nx.grade = x.check\n"
+PATCH = "import utils.exercises.compare as x\nx.unlike = lambda *_: ''\n"
 NO_SCALE = " / query.shape[-1] ** 0.5", ""
 HELPER = "it uses `helper` from another cell"
 SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
@@ -66,7 +66,7 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
         "solved", "", ""),
     "script": (
         [soft(call=f"if __name__ == '__main__':\n    {CALL}")], "solved", "", ""),
-    "helper": (["helper = torch.softmax", "check('1.1', helper)"],
+    "helper": (["other = torch.softmax", "check('1.1', helper)"],
                f"wrong: {HELPER}", "", ""),
     "helpers": (
         ["import torch as t\ndef own(x):\n    return t.softmax(x, -1)\nx = 1 / 0",
@@ -93,7 +93,19 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
     "silent": ([f"# the course shows a mistake\n{soft()}"], "", "",
                'no cell calls check("N.M", ...)'),
     "own": (["check('1.1', answer('1.1'))", "check('1.2', answer('1.2'))"],
-            "wrong: it reads the course's own answer", "wrong: it reads the c", ""),
+            "wrong: it calls answer(", "wrong: it calls answer(", ""),
+    "reads": (["from utils.exercises import EXERCISES as E", soft() + "# EXERCISES",
+               "from utils.exercises import EXERCISES\nf = EXERCISES['1.2'].reference"
+               "\ncheck('1.2', f)"], "solved", "wrong: it reads the course's own", ""),
+    "twice": ([soft(call=f"{CALL}check('1.1', lambda x: x)"), "OFF = -1",
+               "own = lambda x: x.softmax(OFF)", "def f(q, k, v, T=1):\n"
+               "    return own(q @ k.mT / q.shape[-1] ** 0.5 / T) @ v\n"
+               "%time check('1.2', f)"], "solved", "solved", ""),
+    "whole": (["d = {}\nd.update(dim=-1)\ndef f(x):\n    return x.softmax(**d)\n"
+               "def main():\n    check('1.1', f)\nmain()"], "solved", "", ""),
+    "odd": (["x = open('said', 'w').write('zz')\n" + soft("raise KeyboardInterrupt"),
+             "x = " + "-" * 50_000 + "1", "x = " + "1+" * 20_000 + "1", solved("1.2")],
+            "wrong: it was stopped by KeyboardInterrupt", "solved", ""),
     "never": ([solved("1.2"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
               "unmarked", "solved", "it was stopped after 15 seconds, while marking"),
 }  # fmt: skip
@@ -140,7 +152,7 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert rows["text"]["problem"].startswith("it is no notebook of format 4")
     assert rows["missing"]["problem"].startswith("it cannot be read: No such file")
     assert "1.2 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
-    assert "1.2: 7 solved, 3 wrong (no scale 1, others 2), 0 untouched, 1 unm" in out
+    assert "1.2: 9 solved, 4 wrong (no scale 1, others 3), 0 untouched, 1 unm" in out
     assert "Not marked, because the name does not end in .ipynb: " in out
     assert "01.ipynb.txt'" in out and "all.csv" not in out
 
