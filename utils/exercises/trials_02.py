@@ -133,6 +133,11 @@ LAYERS = [
     for seed, sharp, size in (*SMALL[:1], (100, 0.5, 1.0), (200, 3.0, 1.0), *SMALL[1:])
     for name, kind in KINDS.items()
 ]
+# rounding errors near 1e-7
+LAYERS += [
+    Layer("a right layer with larger outputs", True, True, seed, 1.0, 4.0)
+    for seed in (500, 501, 502)
+]
 # the only one that torch.equal may accept
 LAYERS += [Layer("a right layer without rounding errors", True, True, 300, exact=True)]
 

@@ -30,7 +30,7 @@ def panels(dtype):
     yield {"scores": scores.where(mask, scores + 9), "mask": mask}
     for rows in (
         # hidden, and much larger; far below what is hidden; seen by nobody
-        [[0, 800, 0], [-150000, -150001, 0], [800, 0, 0]],
+        [[0, 800, 0], [-150000, -150200, 0], [800, 0, 0]],
         [[1, 2, 3], [1000, 1001, 1002], [-1000, -1001, -1002]],  # exp overflows, is 0
     ):
         yield {"scores": torch.tensor([rows], dtype=dtype), "mask": causal_mask(3)}
