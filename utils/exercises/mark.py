@@ -1,11 +1,11 @@
 """Marks submitted notebooks, each in a process of its own (__main__.py is the command).
 
-Of a submission only the cells that call `check` count, each run alone or, if it needs
-them, after the functions of the cells above it; what it stores or prints is ignored.
-Its process has a limit of time and of memory, opens no socket and starts no program. It
-says which exercises it will grade before it runs any of them, and each verdict as soon
-as it is known: if it crashes or is stopped, the verdicts that came before stay, and the
-rest is unmarked. This keeps accidents apart, not attacks.
+Of a submission only the cells that call `check` count, each run alone, after those
+statements of the cells above it that define what it uses; what it stores or prints is
+ignored. Its process has a limit of time and of memory, opens no socket and starts no
+program. It says which exercises it will grade before it runs any of them, and each
+verdict as soon as it is known: if it crashes or is stopped, the verdicts that came
+before stay, and the rest is unmarked. This keeps accidents apart, not attacks.
 """
 
 import ast

@@ -195,7 +195,8 @@ def surroundings_kept() -> Iterator[None]:
         random.setstate(randoms)
         np.random.set_state(numpys)
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(exact)
+        if torch.are_deterministic_algorithms_enabled() != exact:  # the call is slow
+            torch.use_deterministic_algorithms(exact)
         if device.type != "cpu":
             torch.set_default_device(device)
 
