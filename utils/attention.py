@@ -88,19 +88,22 @@ def _weights(query: Tensor, key: Tensor, added: Tensor | None) -> Tensor:
     needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
     if not needed and scores.dtype == query.dtype:  # which autocast changes
         try:
-            return _softmax(scores, added, out=scores)
+            return _written_over(scores, added)
         except RuntimeError:  # vmap and forward-mode derivatives know no `out`
             scores = query @ key.mT  # again: they may be written over in part
-    return _softmax(scores, added)
-
-
-def _softmax(scores: Tensor, added: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """Return the softmax of scores + added, written to `out` (None: new memory)."""
     if added is None:
-        return torch.softmax(scores, dim=-1, out=out)
+        return torch.softmax(scores, dim=-1)
     empty = _empty(added)  # they get finite scores, so that their gradient is finite
-    scores = torch.add(scores, added.masked_fill(empty, 0.0), out=out)
-    return torch.mul(torch.softmax(scores, dim=-1, out=out), ~empty, out=out)
+    scores = scores + added.masked_fill(empty, 0.0)
+    return torch.softmax(scores, dim=-1).masked_fill(empty, 0.0)
+
+
+def _written_over(scores: Tensor, added: Tensor | None) -> Tensor:
+    """Return the softmax of scores + added, 0 in empty rows, in the scores' memory."""
+    if added is not None:
+        scores += added
+    weights = torch.softmax(scores, dim=-1, out=scores)
+    return weights if added is None else weights.masked_fill_(_empty(added), 0.0)
 
 
 def _empty(added: Tensor) -> Tensor:

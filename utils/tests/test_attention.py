@@ -87,11 +87,13 @@ def test_attention_equals_its_definition(b, h, n, m, d, kind, seed, double, no_g
     mask = mask_of(kind, b, h, n, m, seed)
     options = {"scale": 0.3} if seed % 2 else {}
     before = [x.detach().clone() for x in given]
-    found = scaled_dot_product_attention(*given, mask, **options)
+    with torch.set_grad_enabled(not no_grad):  # without, the scores are written over
+        found = scaled_dot_product_attention(*given, mask, **options)
     wanted = defined(*inputs, mask, **options)
     assert_close([x.double() for x in found], list(wanted), atol=tol, rtol=tol)
     if mask is not None and mask.dtype != torch.bool:  # a bias does what a mask does
-        biased = scaled_dot_product_attention(*given, bias=mask, **options)
+        with torch.set_grad_enabled(not no_grad):
+            biased = scaled_dot_product_attention(*given, bias=mask, **options)
         assert_close(biased, found)
     if not no_grad:
         with torch.autograd.detect_anomaly():  # no NaN, not even one that is replaced
