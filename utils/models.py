@@ -71,7 +71,10 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, cache: dict | None = None
     ) -> Tensor:
-        """Return the new x; mask and cache as in `MultiHeadAttention`."""
+        """Return the new x (batch, length, embed_dim), from x of the same shape.
+
+        mask, cache: as in `MultiHeadAttention`.
+        """
         y = self.attention_norm(x) if self.norm == "pre" else x
         y, _ = self.attention(y, mask=mask, cache=cache)  # (batch, length, embed_dim)
         x = x + self.dropout(y)  # (batch, length, embed_dim)
@@ -87,8 +90,8 @@ class Block(nn.Module):
 class GatedMLP(nn.Module):
     """An MLP of two linear maps, one of which gates the other, and a third (SwiGLU).
 
-    Each of the mlp_dim features of up(x) is multiplied by the same feature of
-    silu(gate(x)), where silu(z) = z * sigmoid(z).
+    From x (..., embed_dim) to the same shape: each of the mlp_dim features of up(x) is
+    multiplied by the same feature of silu(gate(x)), where silu(z) = z * sigmoid(z).
     Source: Shazeer 2020, equation (6).
     """
 
@@ -168,8 +171,8 @@ class CausalLM(nn.Module):
     def forward(self, ids: Tensor, *, cache: dict | None = None) -> Tensor:
         """Return logits (batch, length, vocab_size) for the token after each of ids.
 
-        cache: a dict, empty at first, in which keys and values are kept, so that a
-            text can be given part by part.
+        ids (batch, length). cache: a dict, empty at first, in which keys and values
+            are kept, so that a text can be given part by part.
         """
         length, past = ids.shape[1], 0 if cache is None else cache.get("length", 0)
         mask = causal_mask(length, past + length, device=ids.device)  # (queries, keys)
@@ -195,7 +198,7 @@ class CausalLM(nn.Module):
         generator: torch.Generator | None = None,
         use_cache: bool = True,
     ) -> Tensor:
-        """Return ids (batch, length + steps): the given ones and sampled next tokens.
+        """Return ids (batch, length + steps): those given, one at least, and sampled ones.
 
         temperature: divides the logits; 0 takes the most probable token every time.
         use_cache: compute each token's keys and values once; False computes the whole
@@ -218,8 +221,8 @@ class Encoder(nn.Module):
     """BERT's encoder: tokens attend to each other in both directions.
 
     Token, position and token type embeddings (the type is always the first: one text)
-    are added and normalised; then come `num_layers` post-norm blocks. The sizes that
-    are not given are MiniLM's. dropout: as in `Block`, and before the first block.
+    are added and normalised; then come `num_layers` post-norm blocks. Nothing is
+    dropped out: the course trains no encoder. max_length: of a text, in tokens.
 
     `embedding`, `position`, `token_type`, `norm` (after their sum), `blocks`.
     Source: Devlin et al. 2019, section 3 (BERT).
@@ -227,15 +230,14 @@ class Encoder(nn.Module):
 
     def __init__(
         self,
-        vocab_size: int = 30522,
-        embed_dim: int = 384,
-        num_heads: int = 12,
-        num_layers: int = 6,
-        mlp_dim: int = 1536,
-        max_length: int = 512,
+        vocab_size: int,
+        embed_dim: int,
+        num_heads: int,
+        num_layers: int,
+        mlp_dim: int,
+        max_length: int,
         *,
         norm_eps: float = 1e-12,
-        dropout: float = 0.0,
     ):
         super().__init__()
         _refuse_negative(num_layers=num_layers)
@@ -243,11 +245,9 @@ class Encoder(nn.Module):
         self.position = Learned(max_length, embed_dim)
         self.token_type = nn.Embedding(2, embed_dim)
         self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
-        self.dropout = nn.Dropout(dropout)
-        options = {"norm": "post", "norm_eps": norm_eps, "dropout": dropout}
+        options = {"mlp_dim": mlp_dim, "norm": "post", "norm_eps": norm_eps}
         self.blocks = nn.ModuleList(
-            Block(embed_dim, num_heads, mlp_dim=mlp_dim, **options)
-            for _ in range(num_layers)
+            Block(embed_dim, num_heads, **options) for _ in range(num_layers)
         )
         self.reset_parameters()
 
@@ -276,12 +276,12 @@ class Encoder(nn.Module):
         """
         if mask is not None and mask.shape == ids.shape:
             raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
-        known = not torch.compiler.is_compiling()  # are there values to look at?
-        if known and mask is not None and mask.dtype == torch.bool:
+        boolean = mask is not None and mask.dtype == torch.bool
+        if boolean and not torch.compiler.is_compiling():  # which knows no values
             _refuse_hidden(mask)
         x = self.embedding(ids) + self.token_type.weight[0]
         x = self.position.embed(x)  # (batch, length, embed_dim)
-        states = [self.dropout(self.norm(x))]
+        states = [self.norm(x)]
         for block in self.blocks:
             states.append(block(states[-1], mask))  # (batch, length, embed_dim)
         return states

@@ -129,9 +129,8 @@ def test_every_option_of_the_model_reaches_its_blocks():
     assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
     tied = [CausalLM(V, E, H, 1, tied=tied) for tied in (True, False)]
     assert [m.head.weight is m.embedding.weight for m in (*tied, plain)] == [1, 0, 0]
-    encoder = Encoder(V, E, H, 2, 5, L, dropout=0.25)
-    wanted = Block(E, H, mlp_dim=5, norm="post", norm_eps=1e-12, dropout=0.25)
-    assert repr(encoder.blocks[1]) == repr(wanted) and encoder.dropout.p == 0.25
+    wanted = Block(E, H, mlp_dim=5, norm="post", norm_eps=1e-12)
+    assert repr(Encoder(V, E, H, 2, 5, L).blocks[1]) == repr(wanted)
 
 
 def test_weights_as_drawn():
@@ -478,7 +477,7 @@ REFUSED = {
     "norm_eps is -1": lambda: Block(E, H, norm_eps=-1e-5),
     "norm_eps is nan": lambda: lm(norm_eps=float("nan")),
     "num_layers is -1": lambda: CausalLM(V, E, H, -1),
-    "num_layers is -2": lambda: Encoder(V, E, H, -2),
+    "num_layers is -2": lambda: Encoder(V, E, H, -2, E, L),
     "temperature is -1": lambda: lm().generate(text(), 1, temperature=-1.0),
     "temperature is nan": lambda: lm().generate(text(), 1, temperature=float("nan")),
     "steps is -3": lambda: lm().generate(text(), -3),

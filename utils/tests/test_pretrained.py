@@ -4,6 +4,7 @@ Each real model is loaded once. Without the package of SmolLM2 the tests that ne
 are skipped, or fail where the environment says COURSE_MODEL_TESTS=required.
 """
 
+import copy
 import functools
 import hashlib
 import io
@@ -37,10 +38,6 @@ LOADERS = {MINILM: pretrained.load_minilm, SMOLLM2: pretrained.load_smollm2}
 BOTH = pytest.mark.parametrize("source", LOADERS, ids=lambda x: x.package)
 
 
-def refuse(*args, **options):
-    raise OSError("neither unpickled nor downloaded")
-
-
 @functools.cache
 def loaded(source):
     """Return what the loader returns, and what it read of a GGUF file.
@@ -49,19 +46,28 @@ def loaded(source):
     """
     if source is SMOLLM2:
         need_smollm2()
-    read, kept, said = pretrained.read_gguf, [], io.StringIO()
+    read, kept, calls, said = pretrained.read_gguf, [], [], io.StringIO()
     silent = redirect_stdout(said), redirect_stderr(said)
+    doors = [(pickle, "load"), (pickle, "loads"), (torch, "load")]
+    doors += [(socket, "getaddrinfo"), (socket.socket, "connect")]
     with pytest.MonkeyPatch.context() as patch, silent[0], silent[1]:
-        for module, name in ((pickle, "load"), (pickle, "loads"), (torch, "load")):
-            patch.setattr(module, name, refuse)
-        for name in ("connect", "connect_ex"):
-            patch.setattr(socket.socket, name, refuse)
-        patch.delenv(source.variable, raising=False)
+        for module, name in doors:
+            patch.setattr(module, name, refused(calls))
         keep = lambda file: kept.append(read(file)) or kept[0]  # noqa: E731
         patch.setattr(pretrained, "read_gguf", keep)
         found = LOADERS[source]()
-    assert said.getvalue() == ""
+    assert calls == [] and said.getvalue() == ""
     return found, kept
+
+
+def refused(calls):
+    """Return a function that may not be called; its calls are noted."""
+
+    def refuse(*args, **options):
+        calls.append(args)
+        raise OSError("this test allows no network, no pickle and no other file")
+
+    return refuse
 
 
 # --- MiniLM ---
@@ -110,7 +116,7 @@ def test_minilm_equals_transformers():
 
 def copy_of(model):
     """Return a copy in double precision, with weights of its own."""
-    return with_own_functions(model).requires_grad_(False).double()
+    return copy.deepcopy(model).double()
 
 
 # --- SmolLM2 ---
@@ -189,15 +195,10 @@ def attempts(monkeypatch, tmp_path):
     Returns the list of attempts to use the network.
     """
     attempts = []
-
-    def refuse(*args, **kwargs):
-        attempts.append(args)
-        raise OSError("the network is blocked in this test")
-
     for source in LOADERS:
         monkeypatch.delenv(source.variable, raising=False)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refused(attempts))
+    monkeypatch.setattr(socket, "getaddrinfo", refused(attempts))
     download = huggingface_hub.snapshot_download
     download = functools.partial(download, cache_dir=tmp_path / "hub")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
@@ -334,9 +335,9 @@ def test_another_file_is_refused_before_it_is_used(case, monkeypatch, tmp_path):
     path.write_bytes(data)
     monkeypatch.setenv(source.variable, str(path.parent))
     for reader in ("read_gguf", "llama"):
-        monkeypatch.setattr(pretrained, reader, refuse)
+        monkeypatch.setattr(pretrained, reader, refused([]))
     if part == "content":
-        monkeypatch.setattr(pretrained.safetensors.torch, "load", refuse)
+        monkeypatch.setattr(pretrained.safetensors.torch, "load", refused([]))
         part = f"content of SHA-256 {hashlib.sha256(data).hexdigest()}, not"
     says = f"{path} has a {part}.*Delete {path} and run `{source.install} --force-rein"
     with pytest.raises(ValueError, match=says.replace("(", r"\(")):
