@@ -198,7 +198,7 @@ class CausalLM(nn.Module):
         generator: torch.Generator | None = None,
         use_cache: bool = True,
     ) -> Tensor:
-        """Return ids (batch, length + steps): those given, one at least, and sampled ones.
+        """Return ids (batch, length + steps): the given ones and sampled next tokens.
 
         temperature: divides the logits; 0 takes the most probable token every time.
         use_cache: compute each token's keys and values once; False computes the whole
