@@ -6,7 +6,6 @@ import os
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from utils import positions
 from utils.attention import scaled_dot_product_attention
@@ -68,6 +67,8 @@ def their_llama(stored, **config):
 
     Its layout is "half": each head's rows of queries and keys 0, 2, 4, ... come first.
     """
+    from transformers import LlamaConfig, LlamaForCausalLM  # it takes seconds
+
     model = LlamaForCausalLM(LlamaConfig(attn_implementation="eager", **config)).eval()
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     weights = {}
