@@ -15,9 +15,9 @@ import torch  # noqa: E402
 
 from utils.heads import induction, record_attention  # noqa: E402
 from utils.interventions import ablate  # noqa: E402
-from utils.language_model import load_smollm2  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
 from utils.plotting import heatmap, style  # noqa: E402
+from utils.pretrained import load_smollm2  # noqa: E402
 
 START = "Once upon a time, there was a"
 

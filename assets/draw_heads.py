@@ -20,7 +20,7 @@ HEADS = [2, 5, 0, 8]
 
 
 def main() -> None:
-    config, tokenizer, state = load_minilm()
+    _, tokenizer, config, state = load_minilm()
     ids = tokenizer(SENTENCE, return_tensors="pt").input_ids  # (1, 13)
     x = (
         state["embeddings.word_embeddings.weight"][ids]

@@ -5,10 +5,8 @@ Attention, and what is built of it:
   masks.py          causal and padding masks, and how a mask is read
   checks.py         general checks of arguments, whose errors say what to do
   positions.py      position schemes: learned, sinusoidal, rotary, ALiBi, T5, or none
-  models.py         a transformer block, and a causal language model made of blocks
-  encoder.py        the pretrained encoder, on the course's attention or on yours
-  pretrained.py     find, verify and load the files of that encoder
-  language_model.py SmolLM2, a real language model: its file, the model, its tokenizer
+  models.py         a block, and what is made of blocks: a language model, an encoder
+  pretrained.py     MiniLM and SmolLM2: files found, verified, on the course's layers
   own.py            your own functions in the place of the course's, in a whole model
   data.py           tasks with a known answer, and the text inside Python
   training.py       a plain training loop, and one for many seeds at once
@@ -31,9 +29,8 @@ On the page:
 
 Imports run one way, and nothing here imports the exercises:
 
-    checks <- masks <- attention <- models <- encoder -> own, positions, pretrained
-                                    models <- language_model -> positions
-                       attention <- own -> positions
+    checks <- masks <- attention <- models <- pretrained -> positions
+                       attention <- own, models -> positions
                        attention <- recording <- heads <- baselines <- syntax
                                     recording <- interventions
     checks <- positions, data, training, plotting <- viewer

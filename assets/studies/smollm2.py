@@ -25,8 +25,9 @@ from studies import command_line  # noqa: E402
 from utils.data import python_docs  # noqa: E402
 from utils.heads import induction  # noqa: E402
 from utils.interventions import ablate  # noqa: E402
-from utils.language_model import SHA256, find_smollm2, load_smollm2, our_name  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
+from utils.pretrained import SMOLLM2_SHA256 as SHA256  # noqa: E402
+from utils.pretrained import find_smollm2, load_smollm2, our_name  # noqa: E402
 from utils.recording import record_attention  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

@@ -27,8 +27,9 @@ from smollm2 import Names, means  # noqa: E402
 from studies import command_line  # noqa: E402
 
 from utils.interventions import ablate  # noqa: E402
-from utils.language_model import SHA256, load_smollm2  # noqa: E402
 from utils.positions import Rotary, frequencies, rotate_pairs  # noqa: E402
+from utils.pretrained import SMOLLM2_SHA256 as SHA256  # noqa: E402
+from utils.pretrained import load_smollm2  # noqa: E402
 from utils.recording import record_attention  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

@@ -31,9 +31,9 @@ from studies import as_json  # noqa: E402
 
 from utils import pretrained  # noqa: E402
 from utils.baselines import entropy_matched_copy, sign_flip, untrained_copy  # noqa: E402
-from utils.encoder import Encoder  # noqa: E402
 from utils.heads import normalised_entropy, record_attention  # noqa: E402
 from utils.masks import padding_mask  # noqa: E402
+from utils.models import Encoder  # noqa: E402
 from utils.syntax import (  # noqa: E402
     DIRECTIONS,
     NOT_GRAMMAR,
@@ -253,7 +253,7 @@ def row_of(finding: Finding, other: Reading) -> dict:
 def study(dev: Path, test: Path) -> dict:
     """Run everything; return what is stored."""
     minilm = pretrained.load_minilm()
-    encoder = Encoder.from_minilm(minilm)
+    encoder = minilm.model
     parts, data = read_files(dev, test)
     readings = [read(encoder, minilm.tokenizer, part) for part in parts]
     print("MiniLM", flush=True)
@@ -283,7 +283,7 @@ def study(dev: Path, test: Path) -> dict:
         "model": {
             "name": pretrained.MODEL,
             "revision": pretrained.REVISION,
-            "sha256": pretrained.SHA256,
+            "sha256": pretrained.MINILM_SHA256,
         },
         "data": data,
         "settings": SETTINGS,
@@ -306,7 +306,7 @@ def versions() -> dict[str, str]:
 def repeated(dev: Path, test: Path) -> dict:
     """Return what --check compares: all but the nulls of 72 other heads."""
     minilm = pretrained.load_minilm()
-    encoder = Encoder.from_minilm(minilm)
+    encoder = minilm.model
     parts, data = read_files(dev, test)
     readings = [read(encoder, minilm.tokenizer, part) for part in parts]
     return {

@@ -24,10 +24,10 @@ from studies import command_line  # noqa: E402
 
 from utils.attention import split_heads  # noqa: E402
 from utils.baselines import holm  # noqa: E402
-from utils.encoder import Encoder  # noqa: E402
 from utils.heads import on_keys, record_attention  # noqa: E402
 from utils.interventions import ablate  # noqa: E402
-from utils.pretrained import REVISION, SHA256, load_minilm  # noqa: E402
+from utils.pretrained import MINILM_SHA256 as SHA256  # noqa: E402
+from utils.pretrained import REVISION, load_minilm  # noqa: E402
 from utils.treebank import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
@@ -48,7 +48,7 @@ class Sentences:
 
     def __init__(self):
         minilm = load_minilm()
-        self.encoder = Encoder.from_minilm(minilm)
+        self.encoder = minilm.model
         texts = sorted(read_conllu(SENTENCES), key=lambda each: len(each.words))
         self.batches = []
         for start in range(0, len(texts), BATCH):

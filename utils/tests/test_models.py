@@ -1,37 +1,63 @@
-"""The block against nn.TransformerEncoderLayer; the language model and its cache."""
+"""Blocks and models against PyTorch's and `transformers`', on random weights.
+
+The small BERT and the small Llama are compared in double precision, so that every
+detail shows: `FAULTS` are tried, one by one. So are your own functions inside them.
+"""
 
 import copy
+import functools
 
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
+from transformers import BertConfig, BertModel
 
-from utils.attention import MultiHeadAttention, causal_mask, padding_mask
+from utils.attention import (
+    MultiHeadAttention,
+    causal_mask,
+    padding_mask,
+    scaled_dot_product_attention,
+)
 from utils.baselines import untrained_copy
-from utils.models import Block, CausalLM, GatedMLP
+from utils.interventions import ablate
+from utils.models import Block, CausalLM, Encoder, GatedMLP
+from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
-from utils.recording import record_attention
-from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
+from utils.pretrained import bert, llama
+from utils.tests.helpers import (
+    SCHEMES,
+    gradients,
+    normal,
+    results,
+    scheme_of,
+    their_llama,
+    their_results,
+)
 
 B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 EVERY = pytest.mark.parametrize("scheme", [None, *SCHEMES])
 MASKS = {
     "none": None,
     "causal": causal_mask(L),
-    "padding": padding_mask([L, 2, 4], L),
     "causal and padding": causal_mask(L) & padding_mask([L, 2, 4], L),
 }
+PADDED = padding_mask([L, 1, 4])
 
 
-def lm(scheme="rotary half", seed=0, **options):
+def drawn(model, std=1.0):
+    """Return a model in which nothing is hidden by a 0 or a 1, evaluating."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=std)
+    return model.eval()
+
+
+def lm(scheme="rotary half", **options):
     position = None if scheme is None else scheme_of(scheme)
-    torch.manual_seed(seed)
-    options = {"embedding_std": None, **options}
-    model = CausalLM(V, E, H, 2, position=position, **options)
-    for name, parameter in model.named_parameters():
-        if "bias" in name:  # nothing is hidden by a zero
-            nn.init.normal_(parameter)
+    model = drawn(CausalLM(V, E, H, 2, position=position, **options), std=0.3)
+    nn.init.normal_(model.embedding.weight, std=3.0)  # so that they decide
     return model
 
 
@@ -39,179 +65,130 @@ def text(seed=0, length=L):
     return torch.randint(V, (B, length), generator=torch.Generator().manual_seed(seed))
 
 
-def block_of(layer, **options):
-    """Return a Block with the weights of PyTorch's layer, and its parts by that."""
-    embed_dim, mlp_dim = layer.linear1.in_features, layer.linear1.out_features
-    options = {"norm": "pre" if layer.norm_first else "post", **options}
-    block = Block(embed_dim, layer.self_attn.num_heads, mlp_dim=mlp_dim, **options)
-    layer = copy.deepcopy(layer)
-    block.attention = MultiHeadAttention.from_torch(layer.self_attn)
-    block.attention_norm, block.mlp_norm = layer.norm1, layer.norm2
-    block.mlp[0], block.mlp[3] = layer.linear1, layer.linear2
-    return block
+# --- blocks ---
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_block_equals_torch_with_gradients(norm, activation, mask):
-    torch.manual_seed(0)
+def test_block_equals_torchs(norm, activation, mask):
+    """Output, and the gradient of the input; so do the parameters and dropout."""
+    options = {"bias": mask != "causal", "activation": activation, "dropout": 0.5}
     theirs = nn.TransformerEncoderLayer(
-        E, H, 3 * E, 0.0, activation, batch_first=True, norm_first=norm == "pre"
+        E, H, 3 * E, batch_first=True, norm_first=norm == "pre", **options
     )
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    ours, keep = block_of(theirs, activation=activation), MASKS[mask]
+    ours = Block(E, H, mlp_dim=3 * E, norm=norm, **options)
+    assert repr(ours.attention_norm) == repr(theirs.norm1)
+    assert ours.dropout.p == ours.mlp[2].p == ours.attention.dropout == 0.5
+    theirs, keep = drawn(theirs, std=0.3), MASKS[mask]
+    parts = [theirs.norm1, theirs.norm2, theirs.linear1, theirs.linear2]
+    ours.attention = MultiHeadAttention.from_torch(theirs.self_attn)
+    for part, their in zip(
+        [ours.attention_norm, ours.mlp_norm, ours.mlp[0], ours.mlp[3]], parts
+    ):
+        part.load_state_dict(their.state_dict())
     blocked = None if keep is None else ~keep.expand(B, H, L, L).reshape(B * H, L, L)
     found = []
-    for output, parts in (
-        (lambda x: theirs(x, src_mask=blocked), (theirs.linear1, theirs.norm1)),
-        (lambda x: ours(x, keep), (ours.mlp[0], ours.attention_norm)),
+    for output in (
+        lambda x: theirs(x, src_mask=blocked),
+        lambda x: ours.eval()(x, keep),
     ):
         x = normal(B, L, E).requires_grad_()
         loss = (output(x) * normal(B, L, E, seed=1)).sum()
-        wanted = [x, *(part.weight for part in parts)]
-        found.append([output(x), *torch.autograd.grad(loss, wanted)])
+        found.append([output(x), *torch.autograd.grad(loss, x)])
     assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_block_is_built_like_torchs(norm):
-    """The same parameters, with and without biases, and dropout in the same places."""
-    for bias in (True, False):
-        options = {"bias": bias, "dropout": 0.5}
-        theirs = nn.TransformerEncoderLayer(E, H, 4 * E, batch_first=True, **options)
-        blocks = block_of(theirs), Block(E, H, norm=norm, **options)
-        sizes = [sorted(p.numel() for p in block.parameters()) for block in blocks]
-        assert sizes[0] == sizes[1]
-        assert repr(blocks[1].attention_norm) == repr(theirs.norm1)
-    block, x = Block(E, H, norm=norm, dropout=0.5), normal(B, L, E)
-    assert block.attention.dropout == block.dropout.p == block.mlp[2].p == 0.5
-    assert not torch.equal(block(x), block(x))
-    assert torch.equal(block.eval()(x), block(x))
-    dropped = Block(E, H, dropout=1.0)  # of what is added, all: nothing happens
-    nn.init.normal_(dropped.attention.out_proj.bias)
-    assert torch.equal(dropped(x), x)
-
-
-def test_attention_only_and_no_norm():
+def test_a_block_of_attention_only_without_norms_and_what_it_drops():
     x = normal(B, L, E)
     block, with_mlp = Block(E, H, mlp_dim=0, norm=None), Block(E, H, norm=None)
     assert torch.equal(block(x), x + block.attention(x)[0]) and block.mlp is None
     assert {name.split(".")[0] for name, _ in block.named_parameters()} == {"attention"}
-    assert Block(E, H, mlp_dim=1).mlp[0].out_features == 1
     y = x + with_mlp.attention(x)[0]
     assert torch.equal(with_mlp(x), y + with_mlp.mlp(y))
+    assert with_mlp.mlp[0].out_features == 4 * E
+    dropped = Block(E, H, dropout=1.0)  # of what is added, all: nothing happens
+    nn.init.normal_(dropped.attention.out_proj.bias)
+    assert torch.equal(dropped(x), x)
+    mlp = GatedMLP(E, 7, dropout=1.0)  # dropped inside, all of it
+    assert torch.equal(mlp(x), mlp.down.bias.expand(x.shape))
 
 
 def test_every_option_of_the_model_reaches_its_blocks():
     given = {
         "norm": "post", "norm_eps": 0.5, "activation": "relu", "mlp_dim": 5,
         "bias": False, "dropout": 0.25, "num_kv_heads": 2, "position": Rotary(4),
+        "norm_kind": "rms",
     }  # fmt: skip
-    model = CausalLM(V, E, H, 2, **given)
+    model, plain = CausalLM(V, E, H, 2, **given), CausalLM(V, E, H, 1)
     for block in model.blocks:
         assert repr(block) == repr(Block(E, H, **given))
         assert block.attention.num_kv_heads == 2 and block.attention.dropout == 0.25
         assert block.attention.position is given["position"]
     assert model.dropout.p == 0.25 and model.head.bias is None
-    tied = [
-        CausalLM(V, E, H, 1, **how) for how in ({"tied": True}, {"tied": False}, {})
-    ]
-    assert [m.head.weight is m.embedding.weight for m in tied] == [True, False, False]
-    plain = CausalLM(V, E, H, 1)
     assert repr([plain.blocks[0], plain.norm]) == repr([Block(E, H), nn.LayerNorm(E)])
     norms = [type(CausalLM(V, E, H, 1, norm=n).norm) for n in ("pre", "post", None)]
     assert norms == [nn.LayerNorm, nn.Identity, nn.Identity]
+    tied = [CausalLM(V, E, H, 1, tied=tied) for tied in (True, False)]
+    assert [m.head.weight is m.embedding.weight for m in (*tied, plain)] == [1, 0, 0]
+    wanted = Block(E, H, mlp_dim=5, norm="post", norm_eps=1e-12)
+    assert repr(Encoder(V, E, H, 2, 5, L).blocks[1]) == repr(wanted)
 
 
-def test_embeddings_as_drawn():
-    """As in GPT-2, or as `nn.Embedding` does; all other weights are the same."""
-    models = []
+def test_weights_as_drawn():
+    """The language model's embeddings as in GPT-2, or by `nn.Embedding`; BERT's all."""
     for std in (0.02, 0.5, None):
-        torch.manual_seed(0)
-        options = {} if std == 0.02 else {"embedding_std": std}
-        models.append(CausalLM(500, E, H, 1, **options))
-        for model in (models[-1], untrained_copy(models[-1], 1)):
-            found = model.embedding.weight.std().item()
+        model = CausalLM(500, E, H, 1, tied=True, embedding_std=std)
+        for each in (model, untrained_copy(model, 1)):
+            found = each.embedding.weight.std().item()
             assert found == pytest.approx(std or 1.0, rel=0.05)
-    first, *others = (model.blocks.state_dict() for model in models)
-    assert_close(others, [first, first], atol=0, rtol=0)
-    torch.manual_seed(0)
-    assert torch.equal(models[2].embedding.weight, nn.Embedding(500, E).weight)
+            assert each.head.weight is each.embedding.weight
+    assert CausalLM(500, E, H, 1).embedding.weight.std() < 0.025
+    for name, parameter in Encoder(50, 64, 4, 2, 256, 100).named_parameters():
+        wanted = 1.0 if "norm.weight" in name else 0.0
+        assert abs(parameter.mean() - wanted) < 5e-3, name
+        spread = 0.02 if parameter.dim() == 2 else 0.0
+        assert abs(parameter.std() - spread) <= 0.15 * spread, name
 
 
-class Plain(nn.Module):
-    """Attention that a learner may have written: no fused kernel, no cache."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, query, mask=None, **options):
-        return self.layer(query, mask=mask, need_weights=True)[0], None
-
-
-def test_attention_may_be_replaced():
-    model, ids = lm(), text()
-    expected, weights = model(ids), record_attention(model, ids)
-    for block in model.blocks:
-        block.attention = Plain(block.attention)
-    assert_close(model(ids), expected)
-    assert_close(record_attention(model, ids), weights)
-    assert model.generate(ids, 2, use_cache=False).shape == (B, L + 2)
+# --- the language model, its cache, and what it writes ---
 
 
 @EVERY
-def test_the_model_is_its_parts(scheme):
+def test_the_model_is_its_parts_and_sees_no_future(scheme):
     """Written out once more; the position scheme is asked where it should be."""
-    model, ids = lm(scheme), text()
+    model, ids, other = lm(scheme), text(), text()
     x = model.embedding(ids)
     x = x if model.position is None else model.position.embed(x)
     for block in model.blocks:
         assert block.attention.position is model.position
         x = block(x, causal_mask(L))
     assert_close(model(ids), model.head(model.norm(x)))
-    assert [w.shape for w in record_attention(model, ids)] == 2 * [(B, H, L, L)]
-
-
-def test_a_shared_table_is_one_parameter():
-    model, both = lm("t5"), lm("t5")
-    assert sum("position" in name for name, _ in model.named_parameters()) == 1
-    both.blocks[1].attention.position = copy.deepcopy(both.position)
-    for each in (model, both):
-        each(text()).square().sum().backward()
-    other = both.blocks[1].attention.position.table.grad
-    assert_close(model.position.table.grad, both.position.table.grad + other)
-
-
-@pytest.mark.parametrize("training", [False, True])
-@EVERY
-def test_no_token_sees_the_future(scheme, training):
-    model = lm(scheme).train(training)
-    ids, other = text(), text()
+    tables = {id(p) for name, p in model.named_parameters() if "position" in name}
+    assert len(tables) == (scheme in ("learned", "t5"))  # one, shared by all blocks
     other[:, 4] = (ids[:, 4] + 1) % V
     changed = (model(ids) - model(other)).abs().amax(dim=(0, 2))
     assert (changed[:4] == 0).all() and (changed[4:] > 1e-4).all()
 
 
 @EVERY
+@torch.no_grad()
 def test_cache_changes_nothing(scheme):
-    model, ids, cache = lm(scheme).eval(), text(), {}
-    with torch.no_grad():
-        parts = [model(ids[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, L))]
-        assert_close(torch.cat(parts, dim=1), model(ids), atol=1e-5, rtol=1e-5)
-    assert cache["length"] == L
+    model, ids, cache = lm(scheme), text(), {}
+    parts = [model(ids[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, L))]
+    assert_close(torch.cat(parts, dim=1), model(ids), atol=1e-5, rtol=1e-5)
+    nn.init.zeros_(model.head.bias)  # with it, one token is the best everywhere
     ids, expected = ids[:, :3], ids[:, :3]
     greedy = [model.generate(ids, 4, temperature=0, use_cache=c) for c in (True, False)]
     for _ in range(4):
         best = model(expected)[:, -1].argmax(-1, keepdim=True)
         expected = torch.cat([expected, best], dim=1)
     assert torch.equal(greedy[0], expected) and torch.equal(greedy[1], expected)
+    assert len(expected[:, 3:].unique()) > 2
 
 
 def test_a_refused_call_leaves_the_cache_as_it_was():
-    model, ids, cache = lm().eval(), text(), {}
+    model, ids, cache = lm(), text(), {}
     model(ids[:, :3], cache=cache)
     model.blocks[1].attention.out_proj = None
     with pytest.raises(TypeError):
@@ -233,48 +210,128 @@ def test_sampling_follows_the_probabilities():
 
 
 def test_generation_is_repeatable_and_leaves_the_mode_alone():
-    model, ids, before = lm(dropout=0.5), text(), torch.get_rng_state()
+    model, ids, before = lm(dropout=0.5).train(), text(), torch.get_rng_state()
     seeds = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
     one, two, other = (model.generate(ids, 5, generator=g) for g in seeds)
     assert torch.equal(one, two) and model.training and not one.requires_grad
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(one, other) and torch.equal(one[:, :L], ids)
+    model.generate(ids, 1, generator=seeds[0])
+    assert not torch.equal(model(ids), model(ids))  # dropout is on again
 
 
-def test_a_gated_mlp_drops_nothing_unless_told():
-    mlp, x = GatedMLP(E, 12), normal(2, E)
-    assert torch.equal(mlp(x), copy.deepcopy(mlp).eval()(x)) and mlp(x).std() > 0.01
+# --- a small BERT and a small Llama against `transformers` ---
 
 
-@pytest.mark.parametrize(
-    "error, says, call",
-    [
-        (ValueError, "norm is 'first'; give one of 'pre', 'post', N",
-         lambda: Block(E, H, norm="first")),
-        (ValueError, "num_layers is -1", lambda: CausalLM(V, E, H, -1)),
-        (ValueError, "activation is 'swish'", lambda: lm(activation="swish")),
-        (ValueError, "mlp_dim is -1", lambda: Block(E, H, mlp_dim=-1)),
-        (ValueError, "norm_eps is -1", lambda: Block(E, H, norm_eps=-1e-5)),
-        (ValueError, "norm_eps is nan", lambda: lm(norm_eps=float("nan"))),
-        (IndexError, "out of range", lambda: lm()(text()[0])),
-        (RuntimeError, "Long, Int", lambda: lm()(text().float())),
-        (IndexError, "out of range", lambda: lm()(text() + V)),
-        (IndexError, "out of range", lambda: lm()(text() * 0 - 1)),
-        (ValueError, "temperature is -1",
-         lambda: lm().generate(text(), 1, temperature=-1.0)),
-        (ValueError, "temperature is nan",
-         lambda: lm().generate(text(), 1, temperature=float("nan"))),
-        (ValueError, "steps is -3", lambda: lm().generate(text(), -3)),
-        (TypeError, "steps is 2.0", lambda: lm().generate(text(), 2.0)),
-        (ValueError, "give at least one", lambda: lm().generate(text()[:, :0], 1)),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(error, says, call):
-    assert lm()(text()[:, :0]).shape == (B, 0, V)
-    assert CausalLM(1, E, H, 0)(text() * 0).shape == (B, L, 1)
-    assert torch.equal(lm().generate(text(), 0), text())
-    with pytest.raises(error, match=says):
-        call()
+@functools.cache
+def small(kind):
+    """Return a random model of `transformers`, and ours with its weights."""
+    if kind == "bert":
+        sizes = {
+            "vocab_size": V, "hidden_size": 8, "num_attention_heads": 2,
+            "num_hidden_layers": 2, "intermediate_size": 12, "layer_norm_eps": 1e-12,
+            "max_position_embeddings": L, "attn_implementation": "eager",
+            "pad_token_id": None,
+        }  # fmt: skip
+        theirs = drawn(BertModel(BertConfig(**sizes)))
+        return theirs.double(), bert(sizes, dict(theirs.named_parameters()))
+    sizes = {
+        "attention.head_count": 6, "attention.head_count_kv": 3, "block_count": 2,
+        "embedding_length": 24, "feed_forward_length": 20, "vocab_size": V,
+        "rope.freq_base": 50.0, "attention.layer_norm_rms_epsilon": 1e-5,
+    }  # fmt: skip
+    shapes = {
+        "attn_norm": (24,), "attn_q": (24, 24), "attn_k": (12, 24), "attn_v": (12, 24),
+        "attn_output": (24, 24), "ffn_norm": (24,), "ffn_gate": (20, 24),
+        "ffn_up": (20, 24), "ffn_down": (24, 20),
+    }  # fmt: skip
+    names = {f"blk.{i}.{x}.weight": shapes[x] for i in (0, 1) for x in shapes}
+    names |= {"token_embd.weight": (V, 24), "output_norm.weight": (24,)}
+    stored = {x: 0.5 * normal(*names[x], seed=i) for i, x in enumerate(names)}
+    theirs = their_llama(
+        stored, vocab_size=V, hidden_size=24, num_attention_heads=6, rope_theta=50.0,
+        num_key_value_heads=3, num_hidden_layers=2, intermediate_size=20,
+        rms_norm_eps=1e-5, tie_word_embeddings=True,
+    )  # fmt: skip
+    ours = llama({f"llama.{name}": size for name, size in sizes.items()}, stored)
+    return theirs.double(), ours.double()
+
+
+def assert_equals(kind, ours):
+    """Results, states and attention weights; a gradient; and with a cache."""
+    theirs, ids = small(kind)[0], text()
+    ours = ours.double()
+    masks = [None, PADDED] if kind == "bert" else [None]
+    # rotary angles are in single precision
+    exact = dict.fromkeys(("atol", "rtol"), 1e-10 if kind == "bert" else 1e-6)
+    for mask in masks:
+        found, wanted = results(ours, ids, mask), their_results(theirs, ids, mask)
+        assert_close(found, wanted, **exact)
+        tables = ours.embedding.weight, theirs.get_input_embeddings().weight
+        slopes = [
+            torch.autograd.grad(result[0].square().sum(), table)
+            for result, table in zip((found, wanted), tables)
+        ]
+        assert_close(*slopes, atol=1e-4, rtol=1e-6)
+    if kind == "llama":
+        cache, cuts = {}, ((0, 4), (4, 5), (5, L))
+        parts = [ours(ids[:, a:b], cache=cache) for a, b in cuts]
+        assert_close(torch.cat(parts, dim=1), found[0], **exact)
+
+
+def centre(model):
+    for block in model.blocks:
+        norm = nn.LayerNorm(24, bias=False).double()
+        norm.weight, block.mlp_norm = block.mlp_norm.weight, norm
+
+
+def untie(model):
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+
+
+FAULTS = {  # of one model: what changes it
+    "bert: no token type": lambda m: nn.init.zeros_(m.token_type.weight),
+    "bert: epsilon of the first norm": lambda m: setattr(m.norm, "eps", 1e-5),
+    "bert: epsilon": lambda m: setattr(m.blocks[0].mlp_norm, "eps", 1e-5),
+    "bert: another GELU": lambda m: m.blocks[1].mlp.insert(1, nn.ReLU()),
+    "llama: layout": lambda m: setattr(m.position, "layout", "half"),
+    "llama: base": lambda m: setattr(m.position, "base", 55.0),
+    "llama: epsilon": lambda m: setattr(m.norm, "eps", 1e-2),
+    "llama: a norm with a mean": centre,
+    "llama: not tied": untie,
+    "llama: sign of the gate": lambda m: m.blocks[0].mlp.gate.weight.data.mul_(-1),
+}
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_small_model_equals_transformers(kind):
+    ours = small(kind)[1]
+    assert not ours.training
+    assert_equals(kind, copy.deepcopy(ours))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_shows(fault):
+    kind = fault.split(":")[0]
+    model = copy.deepcopy(small(kind)[1]).double()
+    FAULTS[fault](model)
+    with pytest.raises(AssertionError):
+        assert_equals(kind, model)
+
+
+@torch.no_grad()
+def test_a_sentence_has_the_vector_that_it_has_alone():
+    """Without a mask, in a padded batch, and among 70, computed in three parts."""
+    model, generator = copy.deepcopy(small("bert")[1]), torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, L + 1, (70,), generator=generator)
+    ids = torch.randint(V, (70, L), generator=generator)
+    for n in (5, 70):
+        vectors = model.sentence_embedding(ids[:n], padding_mask(lengths[:n], L))
+        for vector, one, length in zip(vectors, ids, lengths):
+            states = model(one[None, :length])[0].mean(dim=0)
+            assert_close(vector, states / states.norm())
+            alone = model.sentence_embedding(one[None, :length])[0]
+            assert_close(vector, alone)
 
 
 class Step(nn.Module):
@@ -291,19 +348,162 @@ class Step(nn.Module):
         return self.model(ids, cache=cache), cache[1]["key"]
 
 
-def test_compiles_whole_and_exports_with_a_cache():
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_compiles_whole_exports_and_runs_many_at_once(kind):
     torch.compiler.reset()
-    model, ids, cache = lm(), text(), {}
+    model = copy.deepcopy(small(kind)[1]).float()
+    inputs = (text(), PADDED) if kind == "bert" else (text(),)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    losses = [each(ids).square().sum() for each in (model, compiled)]
-    assert_close(gradients(losses[1], model), gradients(losses[0], model))
-    model.eval()
+    wanted, found = model(*inputs), compiled(*inputs)
+    close = {"atol": 1e-3, "rtol": 1e-3}
+    assert_close(found, wanted, **close)
+    both = [gradients(x.square().mean(), model) for x in (found, wanted)]
+    assert_close(*both, **close)
+    exported = torch.export.export(model, inputs, strict=False).module()
+    assert_close(exported(*inputs), wanted, **close)
+    if kind == "bert":
+        return
+    many, _ = stack_module_state([model, model])
+    run = vmap(lambda weights: functional_call(model, weights, inputs))
+    assert_close(run(many), torch.stack([wanted, wanted]), **close)
+    ids, cache = text(), {}
     with torch.no_grad():
         parts = [compiled(ids[:, a:b], cache=cache) for a, b in ((0, 4), (4, L))]
-        assert_close(torch.cat(parts, dim=1), model(ids), atol=1e-5, rtol=1e-5)
+        assert_close(torch.cat(parts, dim=1), wanted, **close)
         kept = [cache[i][name][:, :, :-1] for i in (0, 1) for name in ("key", "value")]
-        inputs = (ids[:, -1:], torch.empty(L - 1), *kept)
-        step = torch.export.export(Step(model), inputs, strict=False).module()
-        logits, keys = step(*inputs)
-    assert_close(logits, model(ids)[:, -1:], atol=1e-5, rtol=1e-5)
+        given = (ids[:, -1:], torch.empty(L - 1), *kept)
+        step = torch.export.export(Step(model), given, strict=False).module()
+        logits, keys = step(*given)
+    assert_close(logits, wanted[:, -1:], **close)
     assert_close(keys, cache[1]["key"])
+
+
+# --- your own functions in their place ---
+
+
+def my_attention(query, key, value, mask):
+    assert mask.shape == (*query.shape[:-1], key.shape[-2])  # an entry for each score
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+    return weights.nan_to_num() @ value  # 0 where a query may attend to nothing
+
+
+def my_layer(x, w_q, w_k, w_v, w_o, num_heads):
+    heads = []
+    for q, k, v in zip(*((x @ w.mT).chunk(num_heads, -1) for w in (w_q, w_k, w_v))):
+        heads.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v)
+    return torch.cat(heads, dim=-1) @ w_o.mT
+
+
+def my_turn(x, positions, base):
+    pairs = x.shape[-1] // 2
+    angles = positions[:, None] * base ** (-torch.arange(pairs) / pairs)
+    a, b, cos, sin = *x.chunk(2, dim=-1), angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+MINE = {"attention": my_attention, "layer": my_layer, "turn": my_turn}
+
+
+@pytest.mark.parametrize("given", ["attention", "layer", "attention layer"])
+def test_your_functions_in_a_layer(given):
+    """They are really called; what is not given is the course's; heads are ablated."""
+    encoder, x, calls = copy.deepcopy(small("bert")[1]).float(), normal(B, L, 8), []
+
+    def watched(name):
+        return lambda *args: (calls.append(name), MINE[name](*args))[1]
+
+    mine = with_own_functions(encoder, **{n: watched(n) for n in given.split()})
+    layer, original = mine.blocks[0].attention, encoder.blocks[0].attention
+    for options, wanted in (
+        ({}, ["layer"] if "layer" in given else ["attention"]),
+        ({"need_weights": True}, ["attention"] * 2),
+        ({"mask": PADDED}, ["attention"]),
+        ({"mask": causal_mask(L)}, ["attention"]),
+    ):
+        calls.clear()
+        assert_close(layer(x, **options), original(x, **options))
+        assert calls == [name for name in wanted if name in given]
+        with ablate(original, {0: [1]}), ablate(layer, {0: [1]}):
+            assert_close(layer(x, **options), original(x, **options))
+    assert_equals("bert", mine)
+
+
+@pytest.mark.parametrize("given", ["", "attention", "turn", "attention turn"])
+def test_your_functions_in_a_language_model(given):
+    """With a cache and grouped heads; the weights are shared, the model stays."""
+    model = copy.deepcopy(small("llama")[1])
+    mine = with_own_functions(model, **{name: MINE[name] for name in given.split()})
+    assert_equals("llama", mine)
+    kinds = {type(m) for m in mine.modules()} & {OwnAttention, OwnRotary}
+    assert len(kinds) == len(given.split()) and not mine.training
+    shared = [p is q for p, q in zip(mine.parameters(), model.parameters())]
+    assert shared == [True] * 20 and mine.head.weight is model.embedding.weight
+    assert not any(isinstance(m, OwnAttention | OwnRotary) for m in model.modules())
+
+
+def test_your_turn_takes_both_layouts_and_a_scale():
+    for layout in ("half", "interleaved"):
+        for scale in (1.0, 0.25):
+            rotary = Rotary(8, base=50.0, layout=layout, scale=scale)
+            q, k = normal(2, 3, 2, 8), normal(2, 3, 5, 8, seed=1)
+            found = OwnRotary(rotary, my_turn).rotate(q, k, 4)
+            assert_close(found, rotary.rotate(q, k, 4))
+
+
+WRONG = {
+    "unscaled": {"attention": lambda q, k, v, m: my_attention(3 * q, k, v, m)},
+    "deaf": {"attention": lambda q, k, v, m: scaled_dot_product_attention(q, k, v)[0]},
+    "NaN": {"attention": lambda q, k, v, m: q * torch.nan},
+    "one head": {"layer": lambda *x: my_layer(*x[:-1], 1)},
+    "still": {"turn": lambda x, p, base: x},
+    "one late": {"turn": lambda x, p, base: my_turn(x, p + 1, base)},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_function_is_refused(case):
+    kind = "llama" if "turn" in WRONG[case] else "bert"
+    with pytest.raises(ValueError, match="<lambda> does not give"):
+        with_own_functions(copy.deepcopy(small(kind)[1]).float(), **WRONG[case])
+
+
+# --- what would run and mean something else ---
+
+
+def encoder():
+    return copy.deepcopy(small("bert")[1]).float()
+
+
+REFUSED = {
+    "norm is 'first'; give 'pre'": lambda: Block(E, H, norm="first"),
+    "mlp_dim is -1": lambda: Block(E, H, mlp_dim=-1),
+    "norm_eps is -1": lambda: Block(E, H, norm_eps=-1e-5),
+    "norm_eps is nan": lambda: lm(norm_eps=float("nan")),
+    "num_layers is -1": lambda: CausalLM(V, E, H, -1),
+    "num_layers is -2": lambda: Encoder(V, E, H, -2, E, L),
+    "temperature is -1": lambda: lm().generate(text(), 1, temperature=-1.0),
+    "temperature is nan": lambda: lm().generate(text(), 1, temperature=float("nan")),
+    "steps is -3": lambda: lm().generate(text(), -3),
+    "mask is shaped like ids": lambda: encoder()(text(), PADDED[:, 0, 0]),
+    "hides every token": lambda: encoder()(text(), ~PADDED),
+    "is it ~mask": lambda: encoder().sentence_embedding(text(), ~PADDED),
+    "which tokens count": lambda: encoder().sentence_embedding(text(), PAIRS),
+    "take bool as a mask": lambda: with_own_functions(
+        encoder(), attention=my_attention
+    )(text(), torch.zeros(L, L)),
+}
+PAIRS = causal_mask(L)[None, None]
+
+
+@pytest.mark.parametrize("says", REFUSED)
+def test_what_would_mean_something_else_is_refused(says):
+    with pytest.raises((ValueError, TypeError), match=says):
+        REFUSED[says]()
+
+
+def test_nothing_is_too_little():
+    assert lm()(text()[:, :0]).shape == (B, 0, V)
+    assert CausalLM(1, E, H, 0)(text() * 0).shape == (B, L, 1)
+    assert torch.equal(lm().generate(text(), 0), text())
+    assert encoder()(text(), PAIRS).shape == (B, L, 8)  # any mask of its layers

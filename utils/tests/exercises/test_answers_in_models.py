@@ -12,13 +12,11 @@ import torch
 from torch.testing import assert_close
 
 from utils.attention import MultiHeadAttention, causal_mask, merge_heads, split_heads
-from utils.encoder import Encoder
 from utils.exercises import answer
-from utils.language_model import load_smollm2
-from utils.models import CausalLM
+from utils.models import CausalLM, Encoder
 from utils.own import with_own_functions
 from utils.positions import Rotary
-from utils.pretrained import load_minilm
+from utils.pretrained import load_minilm, load_smollm2
 from utils.tests.exercises.helpers import Notebook
 from utils.tests.helpers import need_smollm2, normal
 
@@ -167,7 +165,7 @@ CASES = [
 
 @functools.cache
 def minilm() -> Encoder:
-    return Encoder.from_minilm(load_minilm())
+    return load_minilm().model
 
 
 def like_smollm2() -> CausalLM:
