@@ -24,10 +24,9 @@ from studies import command_line  # noqa: E402
 
 from utils.data import python_docs  # noqa: E402
 from utils.heads import induction  # noqa: E402
-from utils.interventions import ablate  # noqa: E402
 from utils.language_model import SHA256, find_smollm2, load_smollm2, our_name  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
-from utils.recording import record_attention  # noqa: E402
+from utils.recording import ablate, record_attention  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 TEMPLATES = {  # the names: pairs that are told apart by who gives

@@ -26,10 +26,9 @@ import torch.nn.functional as F  # noqa: E402
 from smollm2 import Names, means  # noqa: E402
 from studies import command_line  # noqa: E402
 
-from utils.interventions import ablate  # noqa: E402
 from utils.language_model import SHA256, load_smollm2  # noqa: E402
 from utils.positions import Rotary, frequencies, rotate_pairs  # noqa: E402
-from utils.recording import record_attention  # noqa: E402
+from utils.recording import ablate, record_attention  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0 1.4 17.0 18.0 19.2".split()

@@ -27,12 +27,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from utils import language_model
 from utils.baselines import untrained_copy
-from utils.interventions import ablate
 from utils.language_model import find_smollm2, load_smollm2
 from utils.models import Block, CausalLM, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
-from utils.recording import record_attention
+from utils.recording import ablate, record_attention
 from utils.tests.helpers import gradients, need_smollm2
 
 BLOCK = {  # our names -> those of `transformers`, in model.layers.L
