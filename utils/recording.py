@@ -153,6 +153,7 @@ def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None
     """
     layers = [*_course_layers(model).items()]
     counts = {i: layer.num_heads for i, (_, layer) in enumerate(layers)}
+    heads = {i: [*chosen] for i, chosen in heads.items()}
     for i, chosen in heads.items():
         if i not in counts or not set(chosen) <= set(range(counts[i])):
             raise ValueError(f"heads is {heads}; of each layer there are: {counts}.")
@@ -164,7 +165,7 @@ def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None
 
     def without(name, x):  # (batch, heads, queries, head_dim)
         ablated = torch.zeros(x.shape[1], 1, 1, dtype=torch.bool, device=x.device)
-        ablated[[*named[name]]] = True
+        ablated[named[name]] = True
         if mode == "zero":
             return x.masked_fill(ablated, 0.0)
         try:
@@ -224,14 +225,12 @@ def least_important_first(importance: Tensor) -> list[tuple[int, int]]:
 def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     """Return {name of its heads: layer}; all must be of the course's kind."""
     layers = attention_layers(model)
-    if not layers or not all(
-        isinstance(x, MultiHeadAttention) for x in layers.values()
-    ):
-        kinds = (
-            f"the attention layers are {[type(x).__name__ for x in layers.values()]}"
-        )
-        raise TypeError(f"{kinds}; replace each: MultiHeadAttention.from_torch(layer).")
-    return {f"{path}.heads".lstrip("."): layer for path, layer in layers.items()}
+    own = {path: x for path, x in layers.items() if isinstance(x, MultiHeadAttention)}
+    if not own or own != layers:
+        kinds = [type(layer).__name__ for layer in layers.values()]
+        how = "replace each: MultiHeadAttention.from_torch(layer)"
+        raise TypeError(f"the attention layers are {kinds}; {how}.")
+    return {f"{path}.heads".lstrip("."): layer for path, layer in own.items()}
 
 
 def _means(model: nn.Module, names: Iterable[str], mean_from) -> dict[str, Tensor]:
@@ -296,13 +295,13 @@ def _output(function, module, inputs, output):
     """Be a forward hook: change the output of a module, or the first of several."""
     if isinstance(output, Tensor):
         return function(output)
-    first = 0 if isinstance(output, tuple) else next(iter(output))  # `transformers`
+    first = next(iter(output)) if isinstance(output, Mapping) else 0
     new = function(output[first])
     if new is None:
         return None
     if isinstance(output, tuple):
         return (new, *output[1:])
-    output = copy.copy(output)
+    output = copy.copy(output)  # of `transformers`
     output[first] = new
     return output
 
@@ -353,7 +352,7 @@ def _attach_part(layer, part: str, function: Callable, undo: ExitStack) -> None:
         undo.enter_context(layer.out_proj.register_forward_pre_hook(merged))
     else:
         if not isinstance(own := vars(layer).get("attend"), _Attend):
-            undo.callback(vars(layer).update, {"attend": own} if own else {})
+            undo.callback(vars(layer).update, {} if own is None else {"attend": own})
             undo.callback(vars(layer).pop, "attend")
             layer.attend = _Attend(layer)
         layer.attend.functions.append((part, noted))

@@ -232,7 +232,7 @@ class Gives(nn.Module):
         return self.kind(x)
 
 
-@pytest.mark.parametrize("kind", [lambda x: (x, 7), lambda x: {"first": x, "other": 7}])
+@pytest.mark.parametrize("kind", [lambda x: (x, 7), lambda x: [x], lambda x: {"a": x}])
 def test_of_several_outputs_the_first(kind):
     model = nn.Sequential(Gives(kind))
     with recorded(model, "0") as seen, replaced(model, {"0": torch.neg}):
@@ -538,7 +538,8 @@ def test_an_ablated_head_is_one_that_out_proj_does_not_hear(heads, num_kv_heads)
         (OTHERS, {"mode": "mean", "mean_from": (OTHERS,)}),
     ]:
         wanted = without(model, heads, others)
-        with ablate(model.train(), heads, **options) as same:
+        once = {layer: iter(chosen) for layer, chosen in heads.items()}
+        with ablate(model.train(), once, **options) as same:
             assert same is model and model.training
             assert_close(model.eval()(IDS), wanted(IDS))
             assert_close(record_attention(model, IDS), record_attention(wanted, IDS))
@@ -561,16 +562,6 @@ def test_stacked_seeds_under_vmap():
         vmap(logits)(*stack)
 
 
-def test_heads_under_other_ablations_get_their_gradients():
-    model = lm()
-    with ablate(model, {0: [1]}):
-        with ablate(model, {0: [2], 1: [0]}):
-            assert_close(model(IDS), without(model, {0: [1, 2], 1: [0]})(IDS))
-        model(IDS).sum().backward()
-    slope = model.blocks[0].attention.value_proj.weight.grad.unflatten(0, (H, -1))
-    assert slope[1].abs().max() == 0 and slope[0].abs().max() > 0
-
-
 @pytest.mark.parametrize(
     ("words", "heads", "options"),
     [
@@ -578,7 +569,7 @@ def test_heads_under_other_ablations_get_their_gradients():
         ("{0: 4, 1: 4}", {1: [4]}, {}),
         ("{0: 4, 1: 4}", {0: [-1]}, {}),
         ("{0: 4, 1: 4}", {-1: [0]}, {}),
-        ("not iterable", {0: 1}, {}),
+        ("iterable", {0: 1}, {}),
         ("'noise'.* 'zero'", {0: [1]}, {"mode": "noise"}),
         ("mean_from is NoneType", {0: [1]}, {"mode": "mean"}),
         ("mode is 'zero'", {0: [1]}, {"mean_from": IDS}),
