@@ -24,7 +24,7 @@ from utils.recording import (
     recorded,
     replaced,
 )
-from utils.tests.helpers import SCHEMES, normal, scheme_of
+from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 from utils.training import cross_entropy
 
 B, L, E, H, V = 3, 7, 16, 4, 11
@@ -131,14 +131,11 @@ def test_gradients_with_respect_to_what_was_recorded():
     with recorded(model, *names) as seen:
         loss = model(IDS).square().sum()
     for name, slope in zip(names, torch.autograd.grad(loss, [*map(seen.get, names)])):
-        step = 1e-6 * slope / slope.norm()
-        sides = []
-        for sign in (1, -1):
-            with replaced(model, {name: seen[name].detach() + sign * step}):
-                sides.append(model(IDS).square().sum().item())
-        assert_close(
-            (sides[0] - sides[1]) / 2e-6, slope.norm().item(), rtol=1e-5, atol=0
-        )
+        sides, step = [], 1e-6 * slope / slope.norm()
+        for moved in (seen[name].detach() + step, seen[name].detach() - step):
+            with replaced(model, {name: moved}):
+                sides.append(model(IDS).square().sum())
+        assert_close((sides[0] - sides[1]) / 2e-6, slope.norm(), rtol=1e-5, atol=0)
 
 
 # --- what is replaced ---
@@ -160,23 +157,15 @@ def test_replaced_parts_and_their_gradients(parts, num_kv_heads):
     assert_close(output, wanted)
     changed = CHANGE["weights"] if "weights" in parts else lambda x: x
     assert_close(weights, changed(found["weights"]))
-    for got, slope in zip(
-        *(
-            torch.autograd.grad(y.square().sum(), [*layer.parameters()])
-            for y in (output, wanted)
-        )
-    ):
-        assert_close(got, slope)
+    slopes = gradients(output.square().sum(), layer)
+    assert_close(slopes, gradients(wanted.square().sum(), layer))
 
 
-def wrote(x):
-    """Return x with zeros written into it."""
-    return x.mul_(0)
+ZEROS = torch.zeros(B, H, L, L, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    "new", [torch.zeros_like, torch.zeros(B, H, L, L).double(), wrote]
-)
+# the last writes into what was there
+@pytest.mark.parametrize("new", [torch.zeros_like, ZEROS, lambda x: x.mul_(0)])
 def test_what_takes_the_place(new):
     model, whole = lm(), lm()(IDS)
     with torch.no_grad(), replaced(model, {"blocks.*.attention.weights": new}):
@@ -242,9 +231,8 @@ def test_of_several_outputs_the_first(kind):
 
 def test_models_of_transformers():
     sizes = {"hidden_size": E, "num_hidden_layers": 2, "num_attention_heads": H}
-    config = BertConfig(vocab_size=V, intermediate_size=E, **sizes)
-    config._attn_implementation = "eager"
-    model = BertModel(config).eval()
+    sizes |= {"vocab_size": V, "intermediate_size": E}
+    model = BertModel(BertConfig(**sizes, attn_implementation="eager")).eval()
     result = model(IDS, output_attentions=True, output_hidden_states=True)
     assert_close(record_attention(model, IDS), [*result.attentions])
     path = "encoder.layer.*.attention.self."
@@ -328,10 +316,8 @@ class Bypass(MultiHeadAttention):
 @pytest.mark.parametrize("part", ["query", "key", "value", "heads"])
 def test_a_layer_that_goes_round_a_part_is_no_silent_success(part):
     model = lm()
-    with (
-        pytest.raises(RuntimeError, match="must call its"),
-        recorded(model, BLOCK + part),
-    ):
+    refused = pytest.raises(RuntimeError, match="must call its")
+    with refused, recorded(model, BLOCK + part):
         model(IDS)  # and only the second call goes round it
         model.blocks[0].attention.forward = lambda x, **named: (x, None)
         model(IDS)
@@ -345,37 +331,21 @@ def test_a_layer_that_goes_round_a_part_is_no_silent_success(part):
 ENCODER = nn.TransformerEncoderLayer(E, H, 32, batch_first=True).double().eval()
 
 
-@pytest.mark.parametrize(
-    ("error", "words", "model", "changes"),
-    [
-        (ValueError, "no 'block.0.mlp'.*'blocks.0.mlp'", lm(), {"block.0.mlp": X}),
-        (ValueError, r"no 'blocks.\*'", ENCODER, {"blocks.*": X}),
-        (
-            ValueError,
-            "no 'self_attn.heads'.*self_attn.w",
-            ENCODER,
-            {"self_attn.heads": X},
-        ),
-        (ValueError, "only recorded", ENCODER, {"self_attn.weights": torch.neg}),
-        (
-            ValueError,
-            r"linear1 has .*32.*in its place is .*1, 1",
-            ENCODER,
-            {"linear1": X[:1, :1, :1]},
-        ),
-        (ValueError, "in its place is NoneType", ENCODER, {"linear1": lambda x: None}),
-        (
-            RuntimeError,
-            "out_proj.*not called",
-            ENCODER,
-            {"self_attn.out_proj": torch.neg},
-        ),
-        (TypeError, r"give an nn\.Module", lambda x: x, {"blocks": X}),
-    ],
-)
-def test_what_cannot_be_replaced(error, words, model, changes):
-    with pytest.raises(error, match=words), replaced(model, changes):
-        model(X)
+REFUSED = [  # name, what takes its place, error, words
+    ("layer1", X, ValueError, "no 'layer1'.*'linear1'"),
+    ("linear*.*", X, ValueError, r"no 'linear\*\.\*'"),
+    ("self_attn.heads", X, ValueError, "no 'self_attn.heads'.*'self_attn.weights'"),
+    ("self_attn.weights", torch.neg, ValueError, "only recorded"),
+    ("linear1", X[:1, :1, :1], ValueError, r"linear1 has .*32.*in its place is .*1, 1"),
+    ("linear1", lambda x: None, ValueError, "in its place is NoneType"),
+    ("self_attn.out_proj", torch.neg, RuntimeError, "out_proj.*not called"),
+]
+
+
+@pytest.mark.parametrize(("name", "new", "error", "words"), REFUSED)
+def test_what_cannot_be_replaced(name, new, error, words):
+    with pytest.raises(error, match=words), replaced(ENCODER, {name: new}):
+        ENCODER(X)
 
 
 # --- record_attention ---
@@ -451,16 +421,12 @@ class Hidden(MultiHeadAttention):
 class HandsOn(nn.Module):
     """A block that takes need_weights only to hand it on to the attention in it."""
 
-    def __init__(self, inner, uses=True):
+    def __init__(self, inner):
         super().__init__()
-        self.inner, self.uses = inner, uses
+        self.inner = inner
 
     def forward(self, query, need_weights=False, **options):
-        return (
-            self.inner(query, need_weights=need_weights, **options)
-            if self.uses
-            else query
-        )
+        return self.inner(query, need_weights=need_weights, **options)
 
 
 def test_attention_of_ones_own():
@@ -479,6 +445,12 @@ def test_attention_of_ones_own():
 
 
 class Plain(nn.Module):
+    """It takes need_weights and gives none; its attention is not used."""
+
+    def __init__(self, *unused):
+        super().__init__()
+        self.unused = nn.ModuleList(unused)
+
     def forward(self, x, need_weights=False):
         return x
 
@@ -487,13 +459,9 @@ class Plain(nn.Module):
     ("error", "says", "model"),
     [
         (ValueError, "Linear called no attention", nn.Linear(E, E).double()),
-        (
-            ValueError,
-            "called no attention",
-            HandsOn(MultiHeadAttention(E, H), uses=False),
-        ),
-        (TypeError, r"give an nn\.Module", lambda x: x),
+        (ValueError, "called no attention", Plain(MultiHeadAttention(E, H))),
         (ValueError, "must return .output, weights", Plain()),
+        (TypeError, r"give an nn\.Module", lambda x: x),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(error, says, model):
