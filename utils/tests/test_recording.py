@@ -188,6 +188,8 @@ def test_replaced_weights_are_dropped_out_as_others_are():
     F.dropout(weights)  # the layer's own
     assert_close(seen["heads"], F.dropout(weights) @ seen["value"])
     assert torch.equal(seen["weights"], weights)
+    with replaced(layer.eval(), {"weights": weights}):
+        assert torch.equal(layer(X)[0], layer(X)[0])
 
 
 @pytest.mark.parametrize(
