@@ -14,10 +14,10 @@ import matplotlib.pyplot as plt  # noqa: E402
 import torch  # noqa: E402
 
 from utils.heads import induction, record_attention  # noqa: E402
-from utils.interventions import ablate  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
 from utils.plotting import heatmap, style  # noqa: E402
 from utils.pretrained import load_smollm2  # noqa: E402
+from utils.recording import ablate  # noqa: E402
 
 START = "Once upon a time, there was a"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from utils.checks import check_layout, check_size, shape_of
 from utils.heads import normalised_entropy, visible_keys
-from utils.recording import record_attention, recorded
+from utils.recording import attention_layers, looking, record_attention, recorded
 
 
 def uniform_attention(shape: Sequence[int], mask: Tensor | None = None) -> Tensor:
@@ -84,18 +84,24 @@ def entropy_matched_copy(
     if [shape_of(each) for each in targets] != [(n,) for n in heads]:
         shapes = f"entropies have shapes {[shape_of(each) for each in targets]}"
         raise ValueError(f"{shapes}; it needs one number per head, {heads} heads.")
-    remaining = iter(targets)
+    remaining, hooks = iter(targets), {}
 
     def mean_entropy(weights: Tensor) -> Tensor:  # (heads,)
         return normalised_entropy(weights, mask=mask, queries=queries).nanmean(0)
 
-    def match(layer: nn.Module, weights_now: Callable[[], Tensor]) -> None:
-        target, once = next(remaining), weights_now()
+    def match(layer: nn.Module, inputs: tuple, named: dict) -> None:
+        hooks.pop(layer).remove()  # the layer is called in here
+        target, (once,) = next(remaining), record_attention(layer, *inputs, **named)
         _scale_queries(layer, torch.full_like(target, 2.0))
-        factors = _factors(once, weights_now(), target.to(once), mean_entropy)
-        _scale_queries(layer, factors / 2)
+        (twice,) = record_attention(layer, *inputs, **named)
+        _scale_queries(layer, _factors(once, twice, target.to(once), mean_entropy) / 2)
 
-    recorded(matched, inputs, {}, before=match)  # each layer, before the next is called
+    with looking(matched), recorded(matched):  # each layer, before the next is called
+        for layer in attention_layers(matched).values():
+            hooks[layer] = layer.register_forward_pre_hook(match, with_kwargs=True)
+        matched(*inputs)
+    for hook in hooks.values():  # of layers that are not called
+        hook.remove()
     for i, weights in enumerate(record_attention(matched, *inputs)):
         found = mean_entropy(weights)
         if not ((found - targets[i]).abs() <= tolerance).all():

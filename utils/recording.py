@@ -1,45 +1,111 @@
-"""The attention weights of every layer of a model, taken by hooks from outside."""
+"""One recorder: look at, or replace, any activation of any model, from outside.
 
-from collections.abc import Callable, Iterator
+A name is the path of a module, as in `model.named_modules()`, and means what that puts
+out: "blocks.1", "blocks.0.mlp" (of several outputs the first). `*` stands for one step:
+"blocks.*.mlp". An attention layer has parts: "blocks.0.attention.weights" are weights
+(batch, heads, queries, keys), not averaged, not dropped out. The course's own has four
+more: `query` (batch, heads, queries, head_dim), `key` and `value` (batch, heads, keys,
+head_dim), rotated, with those of a cache, and repeated for groups of heads; `heads`
+(batch, heads, queries, head_dim), the outputs of the heads before `out_proj`.
+
+In the `with` blocks nothing runs compiled or on PyTorch's fast path: it would go round
+them. Of all that concerns one activation, each gets what those entered before it left.
+Afterwards the model is as it was, also after an error.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import partial
 from inspect import signature
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from utils.attention import MultiHeadAttention
+from utils.attention import MultiHeadAttention, merge_heads, split_heads
 
-__all__ = ["attention_layers", "looking", "record_attention", "recorded"]
-
+PARTS = ("query", "key", "value", "weights", "heads")
 KINDS = (MultiHeadAttention, nn.MultiheadAttention)
+Changes = Mapping[str, Tensor | Callable[[Tensor], Tensor]]
+Heads = Mapping[int, Sequence[int]]  # {layer: [heads]}, both from 0
+
+
+@contextmanager
+def recorded(model: nn.Module, *names: str, every_call=False) -> Iterator[dict]:
+    """Give {name: tensor} for a `with` block, filled when the model runs in it.
+
+    names: see the top of this file; a pattern gives an entry for each name that it
+        fits. What is not called has no entry.
+    every_call: a list with a tensor for each call, instead of the tensor of the last.
+    The tensors are those with which the model goes on: gradients with respect to them
+    can be asked for. Where none is needed, use `torch.no_grad()`; choose eval mode.
+
+    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
+    >>> with recorded(layer, "weights", "heads") as seen:
+    ...     output, _ = layer(x)
+    >>> {name: tuple(each.shape) for name, each in seen.items()}
+    {'weights': (1, 2, 5, 5), 'heads': (1, 2, 5, 4)}
+    """
+    seen: dict = {}
+
+    def keep(name, x):
+        seen[name] = [*seen.get(name, ()), x] if every_call else x
+
+    found = dict.fromkeys(name for each in names for name in _found(model, each))
+    with _attached(model, found, keep):
+        yield seen
+
+
+@contextmanager
+def replaced(model: nn.Module, changes: Changes) -> Iterator[nn.Module]:
+    """Replace activations of a model for a `with` block.
+
+    changes: {name: a tensor of the same shape, or a function of what is there, called
+        each time}; names: see the top of this file.
+    Gradients pass through a function. Replaced weights are dropped out in training, as
+    others are. A cache keeps the keys and values that were there.
+
+    >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
+    >>> with replaced(layer, {"heads": torch.zeros_like}):
+    ...     output, _ = layer(x)
+    >>> bool((output == layer.out_proj.bias).all())
+    True
+    """
+    never = set(changes)
+
+    def put(pattern, name, x):
+        never.discard(pattern)
+        new = changes[pattern](x) if callable(changes[pattern]) else changes[pattern]
+        if getattr(new, "shape", None) != x.shape:  # it might be broadcast
+            given = getattr(new, "shape", type(new).__name__)
+            raise ValueError(f"{name} has {x.shape}; in its place is {given}.")
+        return new.view_as(x)  # never x itself, also if the function wrote into it
+
+    with ExitStack() as undo:
+        for pattern in changes:
+            function = partial(put, pattern)
+            undo.enter_context(_attached(model, _found(model, pattern), function))
+        yield model
+    if never:
+        raise RuntimeError(f"{sorted(never)} was not called, so nothing was replaced.")
 
 
 def record_attention(model: nn.Module, *inputs, **named) -> list[Tensor]:
     """Return the weights (batch, heads, queries, keys) of each attention in a model.
 
     One tensor per call of an attention, in the order of the calls of
-    `model(*inputs, **named)`. Any model will do that holds `MultiHeadAttention`,
-    `nn.MultiheadAttention` (so `nn.TransformerEncoder`, too), or a module of your own
-    that takes need_weights and returns (output, weights).
-    The weights are those of eval mode, never averaged over heads, never dropped out.
-    Afterwards the model is as it was, also after an error.
+    `model(*inputs, **named)`, in eval mode and without gradients.
+    An attention is `MultiHeadAttention`, `nn.MultiheadAttention` (as in
+    `nn.TransformerEncoder`), or the innermost module that takes need_weights, or whose
+    class is called ...Attention (as in `transformers`), and that returns a tuple with
+    the weights last.
     """
-    return [weights for _, weights in recorded(model, inputs, named)]
-
-
-def recorded(
-    model: nn.Module, inputs: tuple, named: dict, *, before: Callable | None = None
-) -> list[tuple[nn.Module, Tensor]]:
-    """Return (the attention, its weights) for each call: see `record_attention`.
-
-    before: before(layer, weights_now), called before each call; weights_now() returns
-        what the layer's weights would be, if it were called as it is now.
-    """
-    found: list[tuple[nn.Module, Tensor]] = []
-    layers = attention_layers(model)
-    with looking(model), ExitStack() as hooks:
-        for layer in layers:
-            _hook(layer, found, before, hooks)
+    found: list[Tensor] = []
+    names = [f"{path}.weights".lstrip(".") for path in attention_layers(model)]
+    with looking(model), _attached(model, names, lambda _, x: found.append(x)):
         model(*inputs, **named)
     if not found:
         name = type(model).__name__
@@ -47,55 +113,262 @@ def recorded(
     return found
 
 
-def attention_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the attentions inside a model (perhaps itself), in their order in it."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; give an nn.Module.")
-    return [module for module in model.modules() if _is_attention(module)]
-
-
 @contextmanager
-def looking(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, and no fast path of PyTorch's, for a `with` block.
-
-    On the fast path `nn.TransformerEncoder` never calls its attention (lesson 03).
-    """
+def looking(model: nn.Module) -> Iterator[nn.Module]:
+    """Eval mode and no gradients for a `with` block; afterwards it is as it was."""
     modes = [(module, module.training) for module in model.modules()]
-    fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        model.eval()
-        torch.backends.mha.set_fastpath_enabled(False)
         with torch.no_grad():
-            yield
+            yield model.eval()
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
         for module, training in modes:
             module.training = training
 
 
-def _is_attention(module: nn.Module) -> bool:
-    """Return whether a module is an attention: a known one, or innermost of its kind.
+def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return {path: attention} of a model (perhaps itself): see `record_attention`."""
 
-    A block may take need_weights, too, in order to hand it on to the attention in it.
+    def takes(x):
+        named = type(x).__name__.endswith("Attention") or isinstance(x, KINDS)
+        return named or "need_weights" in signature(x.forward).parameters
+
+    def innermost(x):  # a block may take need_weights only to hand it on
+        return takes(x) and not any(takes(y) for y in x.modules() if y is not x)
+
+    found = _modules(model).items()
+    return {path: x for path, x in found if isinstance(x, KINDS) or innermost(x)}
+
+
+@contextmanager
+def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None):
+    """Ablate heads of a model for a `with` block.
+
+    heads: {layer: [heads]}, both from 0; layers are the model's `MultiHeadAttention`s
+        in their order in it.
+    mode: what takes the place of their outputs. "zero": zeros. "mean": their mean over
+        all positions of mean_from, inputs of the model (a tensor, or a tuple of them).
+    Copies that run through this model by `functional_call` and `vmap`, as in
+    `train_many`, are ablated, too, but not by a mean, which is one model's.
+    Source: Michel et al. 2019, section 3 ("zero").
     """
-    takes = [
-        isinstance(inner, KINDS)
-        or "need_weights" in signature(inner.forward).parameters
-        for inner in module.modules()  # itself first
-    ]
-    return isinstance(module, KINDS) or (takes[0] and not any(takes[1:]))
+    layers = [*_course_layers(model).items()]
+    counts = {i: layer.num_heads for i, (_, layer) in enumerate(layers)}
+    heads = {i: [*chosen] for i, chosen in heads.items()}
+    for i, chosen in heads.items():
+        if i not in counts or not set(chosen) <= set(range(counts[i])):
+            raise ValueError(f"heads is {heads}; of each layer there are: {counts}.")
+    if mode not in ("zero", "mean") or (mode == "mean") != (mean_from is not None):
+        given = f"mode is {mode!r} and mean_from is {type(mean_from).__name__}"
+        raise ValueError(f"{given}; give 'zero' alone, or 'mean' with mean_from.")
+    named = {layers[i][0]: chosen for i, chosen in heads.items()}
+    means = _means(model, named, mean_from) if mode == "mean" else {}
+
+    def without(name, x):  # (batch, heads, queries, head_dim)
+        ablated = torch.zeros(x.shape[1], 1, 1, dtype=torch.bool, device=x.device)
+        ablated[named[name]] = True
+        if mode == "zero":
+            return x.masked_fill(ablated, 0.0)
+        try:
+            x.data_ptr()
+        except RuntimeError:  # the copies under `vmap` have no memory
+            why = "a mean is one model's: ablate the copies one by one."
+            raise RuntimeError(why) from None
+        return torch.where(ablated, means[name].to(x), x)
+
+    with replaced(model, {name: partial(without, name) for name in named}):
+        yield model
 
 
-def _hook(layer: nn.Module, found: list, before: Callable | None, hooks: ExitStack):
-    """Hook a layer twice: to ask for its weights, and to put them into `found`.
+def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tensor:
+    """Return how much the loss depends on each head: (layers, heads), at least 0.
+
+    The mean over examples of |d loss / d gate|, where the gate is a number, 1, that is
+    multiplied into the head's output. The absolute value is taken for each example: a
+    head that helps here and harms there matters.
+    loss: loss(model, *example) -> a tensor with one number, for a batch of one example.
+    examples: tensors whose first axis is the examples, e.g. ids, targets.
+    Michel et al. then divide by the norm of each layer: F.normalize(importance, dim=1).
+    Source: Michel et al. 2019, section 4.1.
+    """
+    sizes = {len(x) for x in examples}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(f"examples have first axes {sizes}; give as many in each.")
+    gates = {  # (heads, 1, 1)
+        name: x.out_proj.weight.new_ones(x.num_heads, 1, 1, requires_grad=True)
+        for name, x in _course_layers(model).items()
+    }
+    total, ones = 0, [*gates.values()]
+
+    def gate(name, x):  # (batch, heads, queries, head_dim)
+        return x * gates[name].to(x)
+
+    with looking(model), torch.enable_grad(), _attached(model, gates, gate):
+        for example in zip(*(x.split(1) for x in examples)):
+            value = loss(model, *example)
+            # 0 for a layer that was not called
+            slopes = torch.autograd.grad(value, ones, materialize_grads=True)
+            total = total + torch.stack(slopes).abs()
+    return total[..., 0, 0] / sizes.pop()
+
+
+def least_important_first(importance: Tensor) -> list[tuple[int, int]]:
+    """Return (layer, head) of all heads, ordered by importance (layers, heads).
+
+    >>> least_important_first(torch.tensor([[3.0, 1.0], [2.0, 4.0]]))
+    [(0, 1), (1, 0), (0, 0), (1, 1)]
+    """
+    _, heads = importance.shape
+    order = importance.flatten().argsort(stable=True).tolist()
+    return [divmod(place, heads) for place in order]
+
+
+def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """Return {name of its heads: layer}; all must be of the course's kind."""
+    layers = attention_layers(model)
+    own = {path: x for path, x in layers.items() if isinstance(x, MultiHeadAttention)}
+    if not own or own != layers:
+        kinds = [type(layer).__name__ for layer in layers.values()]
+        how = "replace each: MultiHeadAttention.from_torch(layer)"
+        raise TypeError(f"the attention layers are {kinds}; {how}.")
+    return {f"{path}.heads".lstrip("."): layer for path, layer in own.items()}
+
+
+def _means(model: nn.Module, names: Iterable[str], mean_from) -> dict[str, Tensor]:
+    """Return {name: the mean (heads, 1, head_dim) of the outputs of the heads}."""
+    inputs = mean_from if isinstance(mean_from, tuple) else (mean_from,)
+    with looking(model), recorded(model, *names, every_call=True) as seen:
+        model(*inputs)
+    means = {}
+    for name in names:  # (tokens, heads, head_dim)
+        outputs = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in seen[name]])
+        if len(outputs) == 0:
+            raise ValueError("mean_from holds no token: there is nothing to average.")
+        means[name] = outputs.mean(0)[:, None]
+    return means
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return {path: module}, without what `torch.compile` has put around modules."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; give an nn.Module.")
+    return {
+        ".".join(step for step in path.split(".") if step != "_orig_mod"): module
+        for path, module in model.named_modules()
+    }
+
+
+def _found(model: nn.Module, pattern: str) -> list[str]:
+    """Return the names that a pattern fits, in the order of the model."""
+    known = [path for path in _modules(model) if path]
+    for path, layer in attention_layers(model).items():
+        parts = PARTS if isinstance(layer, MultiHeadAttention) else ["weights"]
+        known += [f"{path}.{part}".lstrip(".") for part in parts]
+    steps = pattern.count(".")
+    found = [x for x in known if fnmatchcase(x, pattern) and x.count(".") == steps]
+    if not found:
+        near = get_close_matches(pattern, known, 5, cutoff=0.3) or known[:5]
+        raise ValueError(f"the model has no {pattern!r}, but it has, e.g., {near}.")
+    return found
+
+
+@contextmanager
+def _attached(model: nn.Module, names: Iterable[str], function: Callable):
+    """Put function(name, x) in the place of each activation x, unless it is None."""
+    modules, layers = _modules(model), attention_layers(model)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with torch.compiler.set_stance("force_eager"), ExitStack() as undo:
+        undo.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        for name in names:
+            path, _, part = name.rpartition(".")
+            if name in modules:
+                hook = partial(_output, partial(function, name))
+                undo.enter_context(modules[name].register_forward_hook(hook))
+            elif isinstance(layers[path], MultiHeadAttention):
+                _attach_part(layers[path], part, partial(function, name), undo)
+            else:
+                _attach_weights(layers[path], partial(function, name), undo)
+        yield
+
+
+def _output(function, module, inputs, output):
+    """Be a forward hook: change the output of a module, or the first of several."""
+    if isinstance(output, Tensor):
+        return function(output)
+    first = next(iter(output)) if isinstance(output, Mapping) else 0
+    new = function(output[first])
+    if new is None:
+        return None
+    if isinstance(output, tuple):
+        return (new, *output[1:])
+    output = copy.copy(output)  # of `transformers`
+    output[first] = new
+    return output
+
+
+class _Attend:
+    """A layer's `attend`, whose parts are given to functions on the way."""
+
+    def __init__(self, layer):
+        self.layer, self.attend = layer, layer.attend
+        self.functions = []  # of pairs (part, function)
+
+    def __call__(self, q, k, v, *options):
+        q, k, v = map(self.changed, PARTS, (q, k, v))
+        heads, weights = self.attend(q, k, v, *options)
+        new = self.changed("weights", weights)
+        if new is not weights:
+            kept = F.dropout(new, self.layer.dropout, self.layer.training)
+            heads = kept.to(v.dtype) @ v  # (batch, heads, queries, head_dim)
+        return heads, new
+
+    def changed(self, part, x):
+        for each, function in self.functions:
+            if each == part and (new := function(x)) is not None:
+                x = new
+        return x
+
+
+def _attach_part(layer, part: str, function: Callable, undo: ExitStack) -> None:
+    """Put function(x) in the place of a part, and see that each call comes by it."""
+    seen = []
+
+    def noted(x):
+        seen.append(part)
+        return function(x)
+
+    def merged(out_proj, inputs):
+        heads = split_heads(inputs[0], layer.num_heads)
+        new = noted(heads)
+        return merge_heads(heads if new is None else new)
+
+    def check(layer, inputs, output):
+        if not seen:
+            where = "out_proj" if part == "heads" else "attend"
+            raise RuntimeError(f"{type(layer).__name__} must call its {where}.")
+        seen.clear()
+
+    if part == "heads":
+        undo.enter_context(layer.out_proj.register_forward_pre_hook(merged))
+    else:
+        if not isinstance(own := vars(layer).get("attend"), _Attend):
+            undo.callback(vars(layer).update, {} if own is None else {"attend": own})
+            undo.callback(vars(layer).pop, "attend")
+            layer.attend = _Attend(layer)
+        layer.attend.functions.append((part, noted))
+        undo.callback(layer.attend.functions.remove, (part, noted))
+    if part == "weights":
+        _attach_weights(layer, lambda weights: None, undo)
+    undo.enter_context(layer.register_forward_hook(check))
+
+
+def _attach_weights(layer, function: Callable, undo: ExitStack) -> None:
+    """Ask a layer for its weights, and give them to a function.
 
     Whoever calls the layer still gets what they asked for.
     """
-    torchs = isinstance(layer, nn.MultiheadAttention)
-    every_head = {"need_weights": True}
-    every_head |= {"average_attn_weights": False} if torchs else {}
+    torchs, asked = isinstance(layer, nn.MultiheadAttention), {}
     parameters = list(signature(layer.forward).parameters)
-    asked = {}
 
     def ask(layer, inputs, named):
         if "need_weights" in parameters:  # given by position? Then name it
@@ -103,26 +376,21 @@ def _hook(layer: nn.Module, found: list, before: Callable | None, hooks: ExitSta
             inputs, named = inputs[:n], dict(zip(parameters[n:], inputs[n:])) | named
         asked["weights"] = named.pop("need_weights", torchs)
         asked["average"] = torchs and named.pop("average_attn_weights", True)
-        named |= every_head
-        if before is not None:
-            before(layer, lambda: _weights(layer, layer.forward(*inputs, **named)))
-        return inputs, named
+        every_head = {"average_attn_weights": False} if torchs else {}
+        return inputs, named | {"need_weights": True} | every_head
 
     def keep(layer, inputs, result):
-        found.append((layer, _weights(layer, result)))
-        output, weights = result
-        if not asked["weights"]:
-            return output, None
-        return output, weights.mean(dim=-3) if asked["average"] else weights
+        weights = result[-1] if isinstance(result, tuple) else None
+        if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
+            kind = f"{type(layer).__name__} must return (output, weights)"
+            how = 'a model of `transformers` with attn_implementation="eager"'
+            raise ValueError(f"{kind}, weights of 4 axes; {how}.")
+        each = weights if weights.dim() == 4 else weights[None]  # PyTorch, no batch
+        if function(each) is not None:
+            raise ValueError(f"weights of {type(layer).__name__} are only recorded.")
+        shown = weights.mean(dim=-3) if asked.get("average") else weights
+        return (*result[:-1], shown if asked.get("weights", True) else None)
 
-    hooks.enter_context(layer.register_forward_pre_hook(ask, with_kwargs=True))
-    hooks.enter_context(layer.register_forward_hook(keep, prepend=True))
-
-
-def _weights(layer: nn.Module, result) -> Tensor:
-    """Return the weights (batch, heads, queries, keys) that an attention returned."""
-    weights = result[1] if isinstance(result, tuple) and len(result) == 2 else None
-    if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
-        name = type(layer).__name__
-        raise ValueError(f"{name} must return (output, weights): weights of four axes.")
-    return weights if weights.dim() == 4 else weights[None]  # of PyTorch, without batch
+    if isinstance(layer, KINDS) or "need_weights" in parameters:
+        undo.enter_context(layer.register_forward_pre_hook(ask, with_kwargs=True))
+    undo.enter_context(layer.register_forward_hook(keep, prepend=True))

@@ -24,11 +24,15 @@ from studies import command_line  # noqa: E402
 
 from utils.data import python_docs  # noqa: E402
 from utils.heads import induction  # noqa: E402
-from utils.interventions import ablate  # noqa: E402
 from utils.masks import causal_mask  # noqa: E402
 from utils.pretrained import SMOLLM2_SHA256 as SHA256  # noqa: E402
 from utils.pretrained import find_smollm2, load_smollm2, our_name  # noqa: E402
-from utils.recording import record_attention  # noqa: E402
+from utils.recording import (  # noqa: E402
+    ablate,
+    record_attention,  # noqa: E402
+    recorded,
+    replaced,
+)
 
 STORED = Path(__file__).with_suffix(".json")
 TEMPLATES = {  # the names: pairs that are told apart by who gives
@@ -56,6 +60,11 @@ def sentences() -> list[tuple[str, str, str]]:
     return found
 
 
+def heads_of(layer: int) -> str:
+    """Return the name of the outputs of a layer's heads, (batch, 9, length, 64)."""
+    return f"blocks.{layer}.attention.heads"
+
+
 class Names:
     """The model, and what happens in it when it reads the sentences."""
 
@@ -70,20 +79,12 @@ class Names:
         self.partner = torch.arange(len(texts)) ^ 1  # the same with the other giver
         self.first = int((self.ids[0] != self.ids[1]).nonzero()[0])  # where they part
         self.mask = causal_mask(self.ids.shape[1], self.ids.shape[1])
-        self.states, self.outputs, hooks = [], [], []
-
-        def keep(found):
-            return lambda module, inputs: found.append(inputs[0])
-
-        for block in self.model.blocks:
-            hooks += [
-                block.register_forward_pre_hook(keep(self.states)),
-                block.attention.out_proj.register_forward_pre_hook(keep(self.outputs)),
-            ]
-        hooks.append(self.model.norm.register_forward_pre_hook(keep(self.states)))
-        self.model(self.ids)
-        for hook in hooks:
-            hook.remove()
+        kept = "dropout", "blocks.*", "blocks.*.attention.heads"
+        with recorded(self.model, *kept) as seen:
+            self.model(self.ids)
+        # what each block is given, and the final norm, (24, 14, 576)
+        self.states = [seen["dropout"], *(seen[f"blocks.{i}"] for i in range(30))]
+        self.outputs = [seen[heads_of(i)] for i in range(30)]  # (24, 9, 14, 64)
         self.cache = {}
         self.model(self.ids[:, : self.first], cache=self.cache)
         self.whole = self.difference(self.states[-1])
@@ -109,20 +110,17 @@ class Names:
 
         Before the giver both runs are equal: what follows is computed anew.
         """
-        mine = self.outputs[layer][:, self.first :].unflatten(-1, (9, -1))[:, :, head]
 
-        def change(_, inputs):
-            y = inputs[0].unflatten(-1, (9, -1)).clone()
-            y[:, :, head] = mine
-            return (y.flatten(-2),)
+        def change(x):  # (24, 9, positions from the giver on, 64)
+            x = x.clone()
+            x[:, head] = self.outputs[layer][:, head, self.first :]
+            return x
 
         x = self.states[layer][self.partner, self.first :]
-        attention = self.model.blocks[layer].attention
-        hook = attention.out_proj.register_forward_pre_hook(change)
-        for i in range(layer, 30):
-            mask = self.mask[self.first :]
-            x = self.model.blocks[i](x, mask, cache=dict(self.cache[i]))
-        hook.remove()
+        with replaced(self.model, {heads_of(layer): change}):
+            for i in range(layer, 30):
+                mask = self.mask[self.first :]
+                x = self.model.blocks[i](x, mask, cache=dict(self.cache[i]))
         other = -self.whole[self.partner]  # of the same names, in the other run
         back, lost = self.difference(x) - other, self.whole - other
         return [b / n for b, n in zip(means(back, 9), means(lost, 9))]

@@ -23,14 +23,18 @@ from pydoc_data.topics import topics  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from smollm2 import Names, means  # noqa: E402
+from smollm2 import Names, heads_of, means  # noqa: E402
 from studies import command_line  # noqa: E402
 
-from utils.interventions import ablate  # noqa: E402
 from utils.positions import Rotary, frequencies, rotate_pairs  # noqa: E402
 from utils.pretrained import SMOLLM2_SHA256 as SHA256  # noqa: E402
 from utils.pretrained import load_smollm2  # noqa: E402
-from utils.recording import record_attention  # noqa: E402
+from utils.recording import (  # noqa: E402
+    ablate,
+    record_attention,  # noqa: E402
+    recorded,
+    replaced,
+)
 
 STORED = Path(__file__).with_suffix(".json")
 NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0 1.4 17.0 18.0 19.2".split()
@@ -53,11 +57,6 @@ WHERE = "layer 16", "the other layers", "16.0 alone", "layer 16 without 16.0"
 MARGIN = 0.02
 
 
-def part(x: torch.Tensor, head: int) -> torch.Tensor:
-    """Return the view of a head's output in (..., 9 * 64)."""
-    return x.unflatten(-1, (9, 64))[..., head, :]
-
-
 def place(name: str) -> tuple[int, int]:
     """Return (layer, head) of a name such as "23.3"."""
     layer, head = name.split(".")
@@ -76,29 +75,27 @@ def gone(heads: list[str]) -> dict[int, list[int]]:
 
 
 @contextmanager
-def replaced(model, head: str, values, at=slice(None)):
+def giving(model, head: str, values, at=slice(None)):
     """Replace the output of a head, at some positions, for a `with` block."""
     layer, number = place(head)
 
-    def change(_, inputs):
-        x = inputs[0].clone()
-        part(x, number)[:, at] = values
-        return (x,)
+    def change(x):  # (batch, 9, length, 64)
+        x = x.clone()
+        x[:, number, at] = values
+        return x
 
-    out_proj = model.blocks[layer].attention.out_proj
-    hook = out_proj.register_forward_pre_hook(change)
-    yield
-    hook.remove()
+    with replaced(model, {heads_of(layer): change}):
+        yield
 
 
 def mean_ablation(names: Names, head: str) -> dict:
     """Return the change of the logit difference with a mean in the head's place."""
     layer, number = place(head)
-    gave = part(names.outputs[layer], number)  # (24, 14, 64)
+    gave = names.outputs[layer][:, number]  # (24, 14, 64)
     row = {"control": "mean ablation", "head": head}
     for kind, values in ("overall", gave.mean((0, 1))), ("by position", gave.mean(0)):
         x = names.states[layer]
-        with replaced(names.model, head, values):
+        with giving(names.model, head, values):
             for block in names.model.blocks[layer:]:
                 x = block(x, names.mask)
         row[kind] = means(names.difference(x) - names.whole, 3)
@@ -121,14 +118,14 @@ def without_16_0(names: Names) -> dict:
 
     whole, without = weight(), []
     for head in range(9):
-        with replaced(names.model, f"16.{head}", 0.0, at=WENT):
+        with giving(names.model, f"16.{head}", 0.0, at=WENT):
             without.append(weight())
     less, *others = without
     row = {"control": "16.0 at went", "whole": whole, "less": less}
     row["others"] = [min(others), max(others)]
     for kind, at in ("change", WENT), ("everywhere", slice(None)):
         x = names.states[16]
-        with replaced(names.model, "16.0", 0.0, at=at):
+        with giving(names.model, "16.0", 0.0, at=at):
             for block in names.model.blocks[16:]:
                 x = block(x, names.mask)
         change = (names.difference(x) - names.whole)[::2].mean()
@@ -138,44 +135,30 @@ def without_16_0(names: Names) -> dict:
 
 def terms(names: Names) -> dict[str, float]:
     """Return the terms of the mean logit difference: of each head and each MLP."""
-    model, found, hooks = names.model, {}, []
+    model, found = names.model, {}
     rows = model.head.weight
     direction = (rows[names.answers] - rows[names.givers]) * model.norm.weight
-    added, stream = {}, []
-
-    def keep(name):
-        def hook(module, inputs, output):
-            added[name] = inputs[0][:, -1] if "." in name else output[:, -1]
-
-        return hook
-
-    for layer, block in enumerate(model.blocks):
-        out_proj = block.attention.out_proj
-        hooks.append(out_proj.register_forward_hook(keep(f"{layer}.")))
-        hooks.append(block.mlp.register_forward_hook(keep(f"MLP {layer}")))
-    last = lambda _, inputs: stream.append(inputs[0][:, -1])  # noqa: E731
-    hooks.append(model.norm.register_forward_pre_hook(last))
-    model(names.ids)
-    for hook in hooks:
-        hook.remove()
-    rms = (stream[0].pow(2).mean(-1, keepdim=True) + model.norm.eps).sqrt()
+    with recorded(
+        model, "blocks.*", "blocks.*.attention.heads", "blocks.*.mlp"
+    ) as seen:
+        model(names.ids)
+    stream = seen["blocks.29"][:, -1]
+    rms = (stream.pow(2).mean(-1, keepdim=True) + model.norm.eps).sqrt()
     onto = direction / rms  # (24, 576)
-    for name, x in added.items():
-        if "." not in name:
-            found[name] = (x * onto).sum(-1).mean().item()
-            continue
-        layer = int(name[:-1])
-        w_o = model.blocks[layer].attention.out_proj.weight.unflatten(1, (9, 64))
-        wrote = torch.einsum("bhd,ehd->bhe", x.unflatten(-1, (9, 64)), w_o)
+    for layer, block in enumerate(model.blocks):
+        w_o = block.attention.out_proj.weight.unflatten(1, (9, 64))
+        wrote = torch.einsum("bhd,ehd->bhe", seen[heads_of(layer)][:, :, -1], w_o)
         effect = (wrote * onto[:, None]).sum(-1).mean(0).tolist()
         found |= {f"{layer}.{head}": value for head, value in enumerate(effect)}
+        added = seen[f"blocks.{layer}.mlp"][:, -1]
+        found[f"MLP {layer}"] = (added * onto).sum(-1).mean().item()
     return found
 
 
 def repair(names: Names) -> dict:
     """Return the four terms that change most without head 23.0, and all others."""
     before = terms(names)
-    with replaced(names.model, "23.0", 0.0):
+    with giving(names.model, "23.0", 0.0):
         after = terms(names)
     change = {name: after[name] - before[name] for name in before if name != "23.0"}
     most = sorted(change, key=lambda name: -abs(change[name]))[:4]
@@ -227,19 +210,13 @@ def copied(model, ids: torch.Tensor) -> float:
 
 def by_length(model, ids: torch.Tensor) -> list[str]:
     """Return the heads without the induction heads, the one that writes most first."""
-    lengths, hooks = [], []
-
-    def keep(out_proj, inputs):
-        columns = out_proj.weight.unflatten(1, (9, 64))
-        gave = inputs[0][:, 32:].unflatten(-1, (9, 64))
-        wrote = torch.einsum("bqhd,ehd->bqhe", gave, columns)
+    with recorded(model, "blocks.*.attention.heads") as seen:
+        model(ids)
+    lengths = []
+    for block, gave in zip(model.blocks, seen.values()):
+        columns = block.attention.out_proj.weight.unflatten(1, (9, 64))
+        wrote = torch.einsum("bhqd,ehd->bqhe", gave[:, :, 32:], columns)
         lengths.append(wrote.norm(dim=-1).mean(dim=(0, 1)))
-
-    for block in model.blocks:
-        hooks.append(block.attention.out_proj.register_forward_pre_hook(keep))
-    model(ids)
-    for hook in hooks:
-        hook.remove()
     order = torch.stack(lengths).flatten().argsort(descending=True).tolist()
     return [name for i in order if (name := f"{i // 9}.{i % 9}") not in INDUCTION]
 
@@ -327,7 +304,7 @@ def interpolated(model, where: str) -> dict:
         # 16.0 with interpolation, or without it; below layer 16 nothing is changed
         with positions(model, 0, [16] if "alone" in where else [], **scale):
             kept = out_of(model, "16.0", ids)
-        with positions(model, 0, layers, **scale), replaced(model, "16.0", kept):
+        with positions(model, 0, layers, **scale), giving(model, "16.0", kept):
             shares.append(copied(model, ids))
     shares = [round(share, 3) for share in shares]
     return {"control": "interpolated", "where": where, "copied": shares}
@@ -335,12 +312,10 @@ def interpolated(model, where: str) -> dict:
 
 def out_of(model, head: str, ids: torch.Tensor) -> torch.Tensor:
     """Return the output of a head (batch, length, 64)."""
-    (layer, number), found = place(head), []
-    out_proj = model.blocks[layer].attention.out_proj
-    hook = out_proj.register_forward_pre_hook(lambda _, x: found.append(x[0]))
-    model(ids)
-    hook.remove()
-    return part(found[0], number)
+    layer, number = place(head)
+    with recorded(model, heads_of(layer)) as seen:
+        model(ids)
+    return seen[heads_of(layer)][:, number]
 
 
 def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> dict:

@@ -40,9 +40,9 @@ from utils.heads import (  # noqa: E402
     previous_token,
     record_attention,
 )
-from utils.interventions import ablate, head_importance  # noqa: E402
 from utils.models import CausalLM  # noqa: E402
 from utils.positions import Learned, Rotary  # noqa: E402
+from utils.recording import ablate, head_importance  # noqa: E402
 from utils.training import cross_entropy, train  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

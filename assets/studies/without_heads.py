@@ -25,9 +25,9 @@ from studies import command_line  # noqa: E402
 from utils.attention import split_heads  # noqa: E402
 from utils.baselines import holm  # noqa: E402
 from utils.heads import on_keys, record_attention  # noqa: E402
-from utils.interventions import ablate  # noqa: E402
 from utils.pretrained import MINILM_SHA256 as SHA256  # noqa: E402
 from utils.pretrained import REVISION, load_minilm  # noqa: E402
+from utils.recording import ablate  # noqa: E402
 from utils.treebank import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")

@@ -73,34 +73,6 @@ def reset():
 
 
 @door(
-    "_forward_hooks",
-    "utils/tests/test_interventions.py",
-    "utils/tests/test_properties_of_heads.py",
-    "utils/tests/test_recording.py",
-    why="no public name lists the hooks of a module, of which none may be left behind",
-)
-def hooks():
-    layer = nn.Linear(2, 2)
-    with layer.register_forward_hook(print):
-        assert list(layer._forward_hooks.values()) == [print]
-    assert not layer._forward_hooks
-
-
-@door(
-    "_forward_pre_hooks",
-    "utils/tests/test_interventions.py",
-    "utils/tests/test_properties_of_heads.py",
-    "utils/tests/test_recording.py",
-    why="as _forward_hooks",
-)
-def pre_hooks():
-    layer = nn.Linear(2, 2)
-    with layer.register_forward_pre_hook(print):
-        assert list(layer._forward_pre_hooks.values()) == [print]
-    assert not layer._forward_pre_hooks
-
-
-@door(
     "_python_dispatch",
     "notebooks/10_fast_attention.ipynb",
     "notebooks/deeper/10_fast_attention.ipynb",

@@ -1,82 +1,356 @@
-"""record_attention on every kind of model; nothing is changed by looking."""
+"""The recorder: each part against its definition, in double; nothing stays."""
 
 import copy
-from contextlib import ExitStack
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.testing import assert_close
+from transformers import BertConfig, BertModel
 
-from utils.attention import MultiHeadAttention, scaled_dot_product_attention
+from utils.attention import MultiHeadAttention, merge_heads, split_heads
 from utils.masks import causal_mask, padding_mask
-from utils.models import Block, CausalLM
-from utils.positions import ALiBi, Learned, Rotary, T5Bias
-from utils.recording import attention_layers, record_attention
-from utils.tests.helpers import normal
+from utils.models import CausalLM
+from utils.recording import (
+    PARTS,
+    ablate,
+    attention_layers,
+    head_importance,
+    least_important_first,
+    looking,
+    record_attention,
+    recorded,
+    replaced,
+)
+from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
+from utils.training import cross_entropy
 
 B, L, E, H, V = 3, 7, 16, 4, 11
-POSITIONS = {
-    "none": lambda: None,
-    "learned": lambda: Learned(L, E),
-    "rotary": lambda: Rotary(E // H),
-    "ALiBi": lambda: ALiBi(H),
-    "T5": lambda: T5Bias(H, num_buckets=8, max_distance=6),
-}
-X = normal(B, L, E)
+X = normal(B, L, E, dtype=torch.float64)
 IDS = torch.randint(V, (B, L), generator=torch.Generator().manual_seed(0))
+OTHERS = torch.randint(V, (B, L), generator=torch.Generator().manual_seed(1))
 HIDDEN = ~padding_mask([L, 2, 5], L)[:, 0, 0]  # as PyTorch wants it: True = padding
+BLOCK = "blocks.0.attention."
+
+
+def lm(scheme="rotary half", seed=0, **options):
+    position = scheme_of(scheme, seed)
+    torch.manual_seed(seed)
+    model = CausalLM(V, E, H, 2, position=position, **options).double()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # biases: nothing is hidden by a zero
+            nn.init.normal_(parameter)
+    return model.eval()
+
+
+def by_hand(layer, x, change=None, past=0):
+    """Return the parts of a layer and its output, from its projections; mask causal.
+
+    change: {part: function}. x (batch, length, embed_dim); the last queries are asked.
+    """
+    change, found = change or {}, {}
+
+    def put(part, value):
+        found[part] = value
+        return change.get(part, lambda x: x)(value)
+
+    q, k, v = (
+        split_heads(getattr(layer, f"{name}_proj")(x), heads)
+        for name, heads in zip(PARTS, (H, *[layer.num_kv_heads] * 2))
+    )
+    q, k = layer.position.rotate(q, k) if layer.position else (q, k)
+    bias = layer.position.bias(L, L) if layer.position else None
+    k, v = (torch.repeat_interleave(x, H // layer.num_kv_heads, dim=1) for x in (k, v))
+    q, k, v = put("query", q[:, :, past:]), put("key", k), put("value", v)
+    scores = q @ k.mT / (E // H) ** 0.5 + (0 if bias is None else bias[..., past:, :])
+    scores = scores.masked_fill(~causal_mask(len(x[0]) - past, len(x[0])), -torch.inf)
+    heads = put("heads", put("weights", scores.softmax(-1)) @ v)
+    return found, layer.out_proj(merge_heads(heads))
 
 
 def state_of(model):
-    """Return all that looking might change."""
-    modules = [
-        (m.training, vars(m).get("forward"), *m._forward_pre_hooks, *m._forward_hooks)
+    """Return all that a recorder might change or leave behind."""
+    own = [
+        {name: dict(x) if isinstance(x, dict) else x for name, x in vars(m).items()}
         for m in model.modules()
     ]
     fast = torch.backends.mha.get_fastpath_enabled()
-    gradients = [x.requires_grad for x in model.parameters()]
-    return modules, gradients, fast, torch.is_grad_enabled()
+    return own, fast, torch.is_grad_enabled(), [x.grad for x in model.parameters()]
 
 
-def asked_directly(model, *inputs):
-    """Return the weights of each attention, called again as the model calls it."""
-    found = []
-
-    def ask(layer, inputs, named):
-        found.append(layer.forward(*inputs, **named | {"need_weights": True})[1])
-
-    with ExitStack() as hooks:
-        for layer in attention_layers(model):
-            hooks.enter_context(layer.register_forward_pre_hook(ask, with_kwargs=True))
-        model.eval()(*inputs)
-    return found
+# --- what is seen ---
 
 
 @pytest.mark.parametrize("num_kv_heads", [None, 2])
-@pytest.mark.parametrize("scheme", POSITIONS)
-def test_language_model_with_every_position_scheme(scheme, num_kv_heads):
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parts_are_what_the_definition_says(scheme, num_kv_heads):
+    model = lm(scheme, num_kv_heads=num_kv_heads)
+    before, logits = state_of(model), model(IDS)
+    names = [f"blocks.*.attention.{part}" for part in PARTS]
+    with recorded(
+        model, *names, "blocks.*.attention_norm", "blocks.*.attention"
+    ) as seen:
+        assert_close(model(IDS), logits)
+    assert state_of(model) == before
+    for i, block in enumerate(model.blocks):
+        parts, output = by_hand(block.attention, seen[f"blocks.{i}.attention_norm"])
+        assert_close(seen[f"blocks.{i}.attention"], output)
+        for part in PARTS:
+            assert_close(seen[f"blocks.{i}.attention.{part}"], parts[part])
+    quiet = {"query", "key", "value", "heads"}  # for these the same kernel runs
+    with recorded(model, *(f"blocks.*.attention.{part}" for part in quiet)):
+        assert torch.equal(model(IDS), logits)
+    for got, i in zip(record_attention(model, IDS), range(2), strict=True):
+        assert_close(got, seen[f"blocks.{i}.attention.weights"])
+        assert not got.requires_grad
+
+
+def test_names_patterns_and_calls():
+    model, cache = lm(num_kv_heads=2), {}
+    names = [BLOCK + part for part in PARTS]
+    with (
+        recorded(model, "blocks.*", "norm", *names, every_call=True) as every,
+        recorded(model, "blocks.*", "*.0.attention_norm", "embedding") as last,
+    ):
+        assert last == every == {}  # nothing was called
+        model(IDS[:, :4], cache=cache)
+        assert_close(model(IDS[:, 4:], cache=cache), model(IDS)[:, 4:])
+        model(IDS)
+    assert [*last] == ["embedding", "blocks.0.attention_norm", "blocks.0", "blocks.1"]
+    assert last["blocks.1"] is every["blocks.1"][-1] and len(every["norm"]) == 4
+    given = last["blocks.0.attention_norm"]
+    parts, _ = by_hand(model.blocks[0].attention, given, past=4)
+    for part in PARTS:  # of the second call, whose keys and values are old and new
+        assert_close(every[BLOCK + part][1], parts[part])
+
+
+def test_gradients_with_respect_to_what_was_recorded():
+    model = lm()
+    names = ["blocks.0", *(BLOCK.replace("0", "1") + part for part in PARTS)]
+    with recorded(model, *names) as seen:
+        loss = model(IDS).square().sum()
+    for name, slope in zip(names, torch.autograd.grad(loss, [*map(seen.get, names)])):
+        sides, step = [], 1e-6 * slope / slope.norm()
+        for moved in (seen[name].detach() + step, seen[name].detach() - step):
+            with replaced(model, {name: moved}):
+                sides.append(model(IDS).square().sum())
+        assert_close((sides[0] - sides[1]) / 2e-6, slope.norm(), rtol=1e-5, atol=0)
+
+
+# --- what is replaced ---
+
+CHANGE = {part: lambda x: 0.5 * x + x.flip(0) for part in PARTS}
+
+
+@pytest.mark.parametrize("num_kv_heads", [None, 2])
+@pytest.mark.parametrize("parts", [*[[part] for part in PARTS], PARTS])
+def test_replaced_parts_and_their_gradients(parts, num_kv_heads):
+    layer = lm("t5", num_kv_heads=num_kv_heads).blocks[0].attention
+    before, changes = state_of(layer), {part: CHANGE[part] for part in parts}
+    with replaced(layer, changes) as same:
+        assert same is layer
+        output, none = layer(X, mask=causal_mask(L))
+        weights = layer(X, mask=causal_mask(L), need_weights=True)[1]
+    assert state_of(layer) == before and none is None
+    found, wanted = by_hand(layer, X, changes)
+    assert_close(output, wanted)
+    changed = CHANGE["weights"] if "weights" in parts else lambda x: x
+    assert_close(weights, changed(found["weights"]))
+    slopes = gradients(output.square().sum(), layer)
+    assert_close(slopes, gradients(wanted.square().sum(), layer))
+
+
+ZEROS = torch.zeros(B, H, L, L, dtype=torch.float64)
+
+
+# the last writes into what was there
+@pytest.mark.parametrize("new", [torch.zeros_like, ZEROS, lambda x: x.mul_(0)])
+def test_what_takes_the_place(new):
+    model, whole = lm(), lm()(IDS)
+    with torch.no_grad(), replaced(model, {"blocks.*.attention.weights": new}):
+        flat = model(IDS)
+    with replaced(model, {"blocks.*.attention.heads": torch.zeros_like}):
+        assert_close(flat, model(IDS))
+    assert (flat - whole).abs().max() > 0.1 and torch.equal(model(IDS), whole)
+
+
+def test_replaced_weights_are_dropped_out_as_others_are():
+    layer = MultiHeadAttention(E, H, dropout=0.5).double()
+    weights = normal(B, H, L, L, dtype=torch.float64)
+    with (
+        replaced(layer, {"weights": weights}),
+        recorded(layer, "value", "heads", "weights") as seen,
+    ):
+        torch.manual_seed(0)
+        layer(X)
     torch.manual_seed(0)
-    options = {"position": POSITIONS[scheme](), "num_kv_heads": num_kv_heads}
-    model = CausalLM(V, E, H, 2, dropout=0.5, **options)
+    F.dropout(weights)  # the layer's own
+    assert_close(seen["heads"], F.dropout(weights) @ seen["value"])
+    assert torch.equal(seen["weights"], weights)
+    with replaced(layer.eval(), {"weights": weights}):
+        assert torch.equal(layer(X)[0], layer(X)[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["blocks.0", "blocks.0.mlp", *(BLOCK + x for x in PARTS)]
+)
+def test_each_gets_what_those_before_it_left(name):
+    model = lm()
+    double, plus = {name: lambda x: 2 * x}, {name: lambda x: x + 1}
+    with (
+        recorded(model, name) as first,
+        replaced(model, double),
+        recorded(model, name) as second,
+    ):
+        with replaced(model, plus), recorded(model, name) as third:
+            model(IDS)
+        twice = model(IDS)
+    assert_close(second[name], 2 * first[name])
+    assert_close(third[name], 2 * first[name] + 1)
+    with replaced(model, {name: 2 * first[name]}):
+        assert_close(model(IDS), twice)
+
+
+class Gives(nn.Module):
+    """It gives several outputs."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        return self.kind(x)
+
+
+@pytest.mark.parametrize("kind", [lambda x: (x, 7), lambda x: [x], lambda x: {"a": x}])
+def test_of_several_outputs_the_first(kind):
+    model = nn.Sequential(Gives(kind))
+    with recorded(model, "0") as seen, replaced(model, {"0": torch.neg}):
+        assert str(model(X)) == str(kind(-X))
+    assert torch.equal(seen["0"], X)
+
+
+def test_models_of_transformers():
+    sizes = {"hidden_size": E, "num_hidden_layers": 2, "num_attention_heads": H}
+    sizes |= {"vocab_size": V, "intermediate_size": E}
+    model = BertModel(BertConfig(**sizes, attn_implementation="eager")).eval()
+    result = model(IDS, output_attentions=True, output_hidden_states=True)
+    assert_close(record_attention(model, IDS), [*result.attentions])
+    path = "encoder.layer.*.attention.self."
+    with recorded(model, path + "weights", path + "query", "encoder.layer.*") as seen:
+        model(IDS)
+    assert_close(seen["encoder.layer.1.attention.self.weights"], result.attentions[1])
+    assert_close(seen["encoder.layer.0"], result.hidden_states[1])
+    query = model.encoder.layer[0].attention.self.query(result.hidden_states[0])
+    assert_close(seen["encoder.layer.0.attention.self.query"], query)
+    with replaced(model, {"encoder": torch.zeros_like}):
+        assert model(IDS).last_hidden_state.abs().max() == 0
+
+
+# --- nothing stays, nothing is silent ---
+
+
+def test_everything_is_as_it_was_after_an_error():
+    model = lm().train()
     model.blocks[1].eval()  # a mixture of modes
-    state = state_of(model)
-    found = record_attention(model, IDS)
-    assert state_of(model) == state and len(found) == 2
-    for got, wanted in zip(found, asked_directly(model, IDS), strict=True):
-        assert got.shape == (B, H, L, L) and not got.requires_grad
-        assert_close(got, wanted)
-        assert_close(got.sum(-1), torch.ones(B, H, L))  # dropout was off
+    mine = model.blocks[0].attention.attend = model.blocks[0].attention.attend
+    before, names = state_of(model), ["blocks.*.attention." + part for part in PARTS]
+    wrong = {"mode": "mean", "mean_from": IDS.float()}
+    for block, error in [
+        (recorded(model, *names, "blocks.0"), KeyboardInterrupt),
+        (replaced(model, dict.fromkeys(names, torch.neg)), KeyboardInterrupt),
+        (ablate(model, {0: [1]}, mode="mean", mean_from=IDS), KeyboardInterrupt),
+        (ablate(model, {0: [1]}, **wrong), RuntimeError),
+        (looking(model), KeyboardInterrupt),
+        (replaced(model, {names[0]: torch.neg, "blocks.9": torch.neg}), ValueError),
+    ]:
+        with pytest.raises(error), block, recorded(model, "*.*.attention.key"):
+            model(IDS)
+            raise KeyboardInterrupt
+        assert state_of(model) == before
+    with pytest.raises(RuntimeError):
+        record_attention(model, IDS.float())
+    with pytest.raises(IndexError):
+        head_importance(model, lambda model, ids: model(ids)[99], IDS)
+    assert state_of(model) == before
+    assert vars(model.blocks[0].attention)["attend"] is mine
 
 
-def test_layer_and_block_with_their_inputs():
-    layer, mask = MultiHeadAttention(E, H, dropout=0.5), padding_mask([L, 2, 5], L)
-    (found,) = record_attention(layer, X, X[:, :4], mask=mask[..., :4])
-    (same,) = [layer.eval()(X, X[:, :4], mask=mask[..., :4], need_weights=True)[1]]
-    assert torch.equal(found, same) and found.shape == (B, H, L, 4)
-    block = Block(E, H)
-    (found,) = record_attention(block, X, causal_mask(L))
-    assert torch.equal(found, asked_directly(block, X, causal_mask(L))[0])
+def wrapped(model):
+    return torch.compile(model, backend="eager")
+
+
+def in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+def one_block(model):
+    model.blocks[1] = torch.compile(model.blocks[1], backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("compiled", [wrapped, in_place, one_block])
+def test_compiled_models_that_have_run(compiled):
+    plain, model, found = lm(), compiled(lm()), []
+    whole = model(IDS)
+    for each in (plain, model):
+        with ablate(each, {0: [3], 1: [0, 2]}):  # alone: a new `attend` is noticed
+            found.append([each(IDS)])
+        with recorded(each, "blocks.1") as seen:
+            found[-1] += [each(IDS), seen["blocks.1"], *record_attention(each, IDS)]
+        found[-1].append(head_importance(each, loss, IDS, OTHERS))
+    assert_close(*found)
+    assert (found[0][0] - whole).abs().max() > 0.1 and torch.equal(model(IDS), whole)
+
+
+class Bypass(MultiHeadAttention):
+    """It goes round `attend` and round `out_proj`, unless it is asked for weights."""
+
+    def forward(self, query, mask=None, *, need_weights=False, cache=None):
+        if need_weights:
+            return super().forward(query, mask=mask, need_weights=True)
+        return query @ self.out_proj.weight.mT + self.out_proj.bias, None
+
+
+@pytest.mark.parametrize("part", ["query", "key", "value", "heads"])
+def test_a_layer_that_goes_round_a_part_is_no_silent_success(part):
+    model = lm()
+    refused = pytest.raises(RuntimeError, match="must call its")
+    with refused, recorded(model, BLOCK + part):
+        model(IDS)  # and only the second call goes round it
+        model.blocks[0].attention.forward = lambda x, **named: (x, None)
+        model(IDS)
+    bypass = Bypass(E, H).double()
+    with pytest.raises(RuntimeError), replaced(bypass, {part: torch.neg}):
+        bypass(X)
+    with replaced(bypass, {"weights": torch.zeros_like}):  # for these it is asked
+        assert torch.equal(bypass(X)[0], bypass.out_proj.bias.expand_as(X))
+
+
+ENCODER = nn.TransformerEncoderLayer(E, H, 32, batch_first=True).double().eval()
+
+
+REFUSED = [  # name, what takes its place, error, words
+    ("layer1", X, ValueError, "no 'layer1'.*'linear1'"),
+    ("linear*.*", X, ValueError, r"no 'linear\*\.\*'"),
+    ("self_attn.heads", X, ValueError, "no 'self_attn.heads'.*'self_attn.weights'"),
+    ("self_attn.weights", torch.neg, ValueError, "only recorded"),
+    ("linear1", X[:1, :1, :1], ValueError, r"linear1 has .*32.*in its place is .*1, 1"),
+    ("linear1", lambda x: None, ValueError, "in its place is NoneType"),
+    ("self_attn.out_proj", torch.neg, RuntimeError, "out_proj.*not called"),
+]
+
+
+@pytest.mark.parametrize(("name", "new", "error", "words"), REFUSED)
+def test_what_cannot_be_replaced(name, new, error, words):
+    with pytest.raises(error, match=words), replaced(ENCODER, {name: new}):
+        ENCODER(X)
+
+
+# --- record_attention ---
 
 
 def per_head(module, x, **masks):
@@ -85,77 +359,61 @@ def per_head(module, x, **masks):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_torch_layer(batch_first):
-    module = nn.MultiheadAttention(E, H, dropout=0.5, batch_first=batch_first)
+    module = nn.MultiheadAttention(E, H, dropout=0.5, batch_first=batch_first).double()
     x = X if batch_first else X.transpose(0, 1)
     (found,) = record_attention(module, x, x, x, key_padding_mask=HIDDEN)
-    assert found.shape == (B, H, L, L)
+    assert found.shape == (B, H, L, L) and module.training
     assert torch.equal(found, per_head(module.eval(), x, key_padding_mask=HIDDEN))
     (positional,) = record_attention(module, x, x, x, HIDDEN, False, None, False)
     assert torch.equal(positional, found)
 
 
-class Asks(nn.Module):
-    """A model that itself looks at the weights, in each of PyTorch's ways."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.MultiheadAttention(E, H, batch_first=True)
-
-    def forward(self, x):
-        self.seen = [
-            self.inner(x, x, x)[1],
-            self.inner(x, x, x, need_weights=False)[1],
-            self.inner(x, x, x, average_attn_weights=False)[1],
-        ]
-
-
 @pytest.mark.parametrize("x", [X, X[0]], ids=["batch", "one sequence alone"])
-def test_the_model_sees_what_it_asked_for(x):
-    model = Asks().eval()
-    found = record_attention(model, x)
-    assert [each.shape[:2] for each in found] == [(len(X) if x is X else 1, H)] * 3
-    seen = model.seen
-    model(x)
-    assert seen[1] is model.seen[1] is None
-    assert_close((seen[0], seen[2]), (model.seen[0], model.seen[2]))
+@pytest.mark.parametrize(
+    "asks", [{}, {"need_weights": False}, {"average_attn_weights": False}]
+)
+def test_the_model_sees_what_it_asked_for(x, asks):
+    layer = nn.MultiheadAttention(E, H, batch_first=True).double()
+    with recorded(layer, "weights") as outer, recorded(layer, "weights") as inner:
+        seen = layer(x, x, x, **asks)
+    assert_close(seen, layer(x, x, x, **asks))
+    assert outer["weights"].shape == (len(X) if x is X else 1, H, L, L)
+    assert torch.equal(inner["weights"], outer["weights"])
 
 
 @pytest.mark.parametrize("hidden", [None, HIDDEN])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_torch_encoder_although_its_fast_path_calls_no_attention(norm_first, hidden):
     options = {"batch_first": True, "norm_first": norm_first}
-    layer = nn.TransformerEncoderLayer(E, H, 32, **options)
+    layer = nn.TransformerEncoderLayer(E, H, 32, **options).double()
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
-    state = state_of(model)
     found = record_attention(model, X, src_key_padding_mask=hidden)
-    assert state_of(model) == state and len(found) == 2
+    with torch.no_grad(), recorded(model, "layers.*", "layers.*.linear1") as seen:
+        model(X, src_key_padding_mask=hidden)
     x = X
-    for block, weights in zip(model.layers, found):
+    for i, (block, weights) in enumerate(zip(model.layers, found, strict=True)):
         given = block.norm1(x) if norm_first else x
-        expected = per_head(block.self_attn, given, key_padding_mask=hidden)
-        assert_close(weights, expected)
+        assert_close(weights, per_head(block.self_attn, given, key_padding_mask=hidden))
         x = block(x, src_key_padding_mask=hidden)
-    causal = nn.Transformer.generate_square_subsequent_mask(L)
-    (causal,) = record_attention(layer, X, src_mask=causal, is_causal=True)
-    assert (causal.triu(1) == 0).all()
+        assert_close(seen[f"layers.{i}"], x)
+    assert f"layers.{i}.linear1" in seen
 
 
 def test_torch_decoder_layer_attends_to_itself_and_the_other_text():
-    layer = nn.TransformerDecoderLayer(E, H, 32, batch_first=True)
+    layer = nn.TransformerDecoderLayer(E, H, 32, batch_first=True).double()
     own, cross = record_attention(layer, X, X[:, :4])
     assert own.shape == (B, H, L, L) and cross.shape == (B, H, L, 4)
 
 
 class Mine(nn.Module):
-    """An attention of one's own: no class of the course's, called in the same way."""
+    """An attention of one's own, called as the course's; it attends to itself."""
 
     def forward(self, query, mask=None, *, need_weights=False, cache=None):
-        heads = query[:, None]
-        output, weights = scaled_dot_product_attention(heads, heads, heads, mask)
-        return output[:, 0], weights if need_weights else None
+        weights = torch.eye(L).double().expand(len(query), 1, L, L)
+        return query, weights if need_weights else None
 
 
-class Smeared(MultiHeadAttention):
+class Hidden(MultiHeadAttention):
     """A variant that hides the options behind **named."""
 
     def forward(self, *inputs, **named):
@@ -174,45 +432,27 @@ class HandsOn(nn.Module):
 
 
 def test_attention_of_ones_own():
-    model = CausalLM(V, E, H, 3)
-    mine = Mine(), Smeared(E, H), MultiHeadAttention(E, H)
-    wrapped = HandsOn(mine[0]), mine[1], HandsOn(mine[2])
-    for block, attention in zip(model.blocks, wrapped):
-        block.attention = attention
-    assert attention_layers(model) == [*mine]
-    found = record_attention(model, IDS)
-    assert [len(each[0]) for each in found] == [1, H, H]
-    assert_close(found, asked_directly(model, IDS))
-
-
-class Breaks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = MultiHeadAttention(E, H), Smeared(E, H)
-
-    def forward(self, x):
-        self.first(x)
-        raise KeyboardInterrupt
-
-
-def test_everything_is_restored_after_an_exception():
-    model = Breaks()
-    model.second.forward = copy.copy(model.second.forward)  # patched before
-    state = state_of(model)
-    with pytest.raises(KeyboardInterrupt):
-        record_attention(model, X)
-    assert state_of(model) == state
-    assert model.training and model.first(X)[1] is None
-
-
-class Silent(HandsOn):
-    """It has attention, and does not use it."""
-
-    def forward(self, x):
-        return x
+    model = lm("nope")
+    layers = Mine(), Hidden(E, H).double()
+    for block, layer in zip(model.blocks, layers):
+        block.attention = HandsOn(layer)
+    assert [*attention_layers(model).values()] == [*layers]
+    mine, hidden = record_attention(model, IDS)
+    assert torch.equal(mine, torch.eye(L).double().expand(B, 1, L, L))
+    assert hidden.shape == (B, H, L, L) and (hidden.triu(1) == 0).all()
+    layer = MultiHeadAttention(E, H, dropout=0.5).double()
+    (found,) = record_attention(layer, X, X[:, :4], mask=~HIDDEN[:, None, None, :4])
+    assert layer.training and found.shape == (B, H, L, 4)
+    assert_close(found.sum(-1), torch.ones(B, H, L).double())  # dropout was off
 
 
 class Plain(nn.Module):
+    """It takes need_weights and gives none; its attention is not used."""
+
+    def __init__(self, *unused):
+        super().__init__()
+        self.unused = nn.ModuleList(unused)
+
     def forward(self, x, need_weights=False):
         return x
 
@@ -220,12 +460,137 @@ class Plain(nn.Module):
 @pytest.mark.parametrize(
     ("error", "says", "model"),
     [
-        (ValueError, "Linear called no attention", nn.Linear(E, E)),
-        (ValueError, "called no attention", Silent(MultiHeadAttention(E, H))),
-        (TypeError, r"give an nn\.Module", lambda x: x),
+        (ValueError, "Linear called no attention", nn.Linear(E, E).double()),
+        (ValueError, "called no attention", Plain(MultiHeadAttention(E, H))),
         (ValueError, "must return .output, weights", Plain()),
+        (TypeError, r"give an nn\.Module", lambda x: x),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(error, says, model):
     with pytest.raises(error, match=says):
-        record_attention(model, X[:2])
+        record_attention(model, X)
+
+
+# --- ablation and importance ---
+
+SETS = [{0: [1]}, {1: [0, 3, 3]}, {0: [0, 1, 2, 3], 1: [2]}, {0: (2,), 1: []}, {}]
+MEAN = {"mode": "mean", "mean_from": IDS}
+
+
+def without(model, heads, others=None):
+    """Return a copy in which out_proj itself no longer hears these heads.
+
+    others: ids; out_proj hears the mean over their positions instead, always.
+    """
+    model = copy.deepcopy(model).requires_grad_(False)
+    with recorded(model, "blocks.*.attention_norm") as seen:
+        model(IDS if others is None else others)
+    for i, chosen in heads.items():
+        layer = model.blocks[i].attention
+        parts, _ = by_hand(layer, seen[f"blocks.{i}.attention_norm"])
+        mean = merge_heads(parts["heads"]).flatten(0, 1).mean(0)  # (embed_dim,)
+        for head in set(chosen):
+            part = slice(head * E // H, (head + 1) * E // H)
+            if others is not None:
+                layer.out_proj.bias += layer.out_proj.weight[:, part] @ mean[part]
+            layer.out_proj.weight[:, part] = 0
+    return model
+
+
+@pytest.mark.parametrize("num_kv_heads", [None, 2])
+@pytest.mark.parametrize("heads", SETS)
+def test_an_ablated_head_is_one_that_out_proj_does_not_hear(heads, num_kv_heads):
+    model = lm(num_kv_heads=num_kv_heads, dropout=0.5)  # but the mean is without
+    whole = model(IDS)
+    for others, options in [
+        (None, {}),
+        (OTHERS, {"mode": "mean", "mean_from": OTHERS}),
+        (OTHERS, {"mode": "mean", "mean_from": (OTHERS,)}),
+    ]:
+        wanted = without(model, heads, others)
+        once = {layer: iter(chosen) for layer, chosen in heads.items()}
+        with ablate(model.train(), once, **options) as same:
+            assert same is model and model.training
+            assert_close(model.eval()(IDS), wanted(IDS))
+            assert_close(record_attention(model, IDS), record_attention(wanted, IDS))
+        assert torch.equal(model(IDS), whole)
+
+
+def test_stacked_seeds_under_vmap():
+    models, heads = [lm(seed=seed) for seed in range(3)], {0: [1], 1: [2, 3]}
+    stack = stack_module_state(models)
+
+    def logits(weights, buffers):
+        return functional_call(models[0], (weights, buffers), (IDS,))
+
+    with ablate(models[0], heads), recorded(models[0], BLOCK + "weights"):
+        found = vmap(logits)(*stack)
+    for each, model in zip(found, models):
+        assert_close(each, without(model, heads)(IDS))
+    one_by_one = pytest.raises(RuntimeError, match="one by one")
+    with one_by_one, ablate(models[0], heads, **MEAN):
+        vmap(logits)(*stack)
+
+
+@pytest.mark.parametrize(
+    ("words", "heads", "options"),
+    [
+        ("{0: 4, 1: 4}", {2: [0]}, {}),
+        ("{0: 4, 1: 4}", {1: [4]}, {}),
+        ("{0: 4, 1: 4}", {0: [-1]}, {}),
+        ("{0: 4, 1: 4}", {-1: [0]}, {}),
+        ("iterable", {0: 1}, {}),
+        ("'noise'.* 'zero'", {0: [1]}, {"mode": "noise"}),
+        ("mean_from is NoneType", {0: [1]}, {"mode": "mean"}),
+        ("mode is 'zero'", {0: [1]}, {"mean_from": IDS}),
+        ("no token", {0: [1]}, {"mode": "mean", "mean_from": IDS[:, :0]}),
+    ],
+)
+def test_heads_that_there_are_not(words, heads, options):
+    refused = pytest.raises((TypeError, ValueError), match=words)
+    with refused, ablate(lm(), heads, **options):
+        pass
+
+
+@pytest.mark.parametrize("model", [ENCODER, nn.Linear(E, E)])
+def test_other_models_are_refused_in_words(model):
+    with pytest.raises(TypeError, match="from_torch"), ablate(model, {0: [1]}):
+        pass
+    with pytest.raises(TypeError, match="from_torch"):
+        head_importance(model, lambda m, x: x.sum(), X)
+
+
+def loss(model, ids, targets):
+    return cross_entropy(model(ids), targets)
+
+
+def test_importance_is_the_mean_size_of_a_slope_per_example():
+    """A gate is a factor of the head's columns W of out_proj: the slope is W . dW."""
+    model = lm(dropout=0.1).train()
+    model.spare = MultiHeadAttention(E, H).double()  # it is not called
+    before = state_of(model)
+    found = head_importance(model, loss, IDS, OTHERS)
+    assert state_of(model) == before
+    model.eval()
+    columns = [block.attention.out_proj.weight for block in model.blocks]
+    slopes = torch.zeros(B, 3, H, dtype=torch.float64)
+    for b in range(B):
+        value = loss(model, IDS[b : b + 1], OTHERS[b : b + 1])
+        for i, slope in enumerate(torch.autograd.grad(value, columns)):
+            terms = (columns[i].detach() * slope).unflatten(1, (H, -1))
+            slopes[b, i] = terms.sum((0, 2))
+    assert_close(found, slopes.abs().mean(0))
+    # heads that help in one sentence and harm in another must be among these
+    assert (slopes.mean(0).abs() < 0.8 * slopes.abs().mean(0)).any()
+    assert (slopes.mean(0) < 0).any()
+
+
+@pytest.mark.parametrize("examples", [(), (IDS, IDS[:1]), (IDS[:0],)])
+def test_importance_needs_as_many_examples_in_each(examples):
+    with pytest.raises(ValueError, match="first axes"):
+        head_importance(lm(), loss, *examples)
+
+
+def test_least_important_first():
+    order = least_important_first(torch.tensor([[3.0, 0.5, 2, 9], [4, 1, 7, 0.1]]))
+    assert order[:4] == [(1, 3), (0, 1), (1, 1), (0, 2)] and len(set(order)) == 8
