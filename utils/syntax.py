@@ -82,7 +82,7 @@ def _sentence(rows: conllu.TokenList, number: str) -> Sentence:
     spelled, until = "", 0  # until: the last word of the token before
     for row, kind in zip(rows, kinds):
         first, last = row["id"][::2] if kind else [row["id"]] * 2
-        if kind != "." and first > until:
+        if first > until:  # no empty node 3.1, nor a word of 3-4
             space_after = (row["misc"] or {}).get("SpaceAfter") != "No"
             spelled, until = spelled + row["form"] + " " * space_after, last
     text = rows.metadata.get("text", spelled.strip())

@@ -105,8 +105,6 @@ no space after ~ 5|parataxis|_|SpaceAfter=No ~ 5|parataxis|_|_ ~ dogs do ."
 a space too many ~ mind,  dogs ~ mind , dogs ~ its text is
 a token out of place ~ 3-4|don't ~ 4-5|don't ~ its tokens spell
 """
-
-
 CASES = [*READ.strip().split("\n"), *REFUSED.strip().split("\n")]
 
 
@@ -161,9 +159,7 @@ def faults(s):
             "before its head": relation in AFTER and i < head,
             "at the end, not of the root": i == len(s.words) and s.heads[head - 1] != 0,
         }
-        found += [
-            f"{relation}, {s.words[i - 1]}: {what}" for what in wrong if wrong[what]
-        ]
+        found += [f"{relation} of word {i}: {what}" for what in wrong if wrong[what]]
     return found
 
 
@@ -262,23 +258,16 @@ def test_words_of_a_batch_are_those_of_each_sentence(batch_tokens, batches):
     for row, sentence in enumerate(ALL):
         words = len(sentence.words)
         ids, word_of = syntax.word_pieces(tokenizer, sentence.words)
-        alone = [
-            tokenizer(w, add_special_tokens=False).input_ids for w in sentence.words
-        ]
-        assert ids == [
-            *tokenizer("").input_ids[:1],
-            *sum(alone, []),
-            *tokenizer("").input_ids[1:],
-        ]
+        special = tokenizer("").input_ids  # [CLS], [SEP]
+        alone = [tokenizer(word).input_ids[1:-1] for word in sentence.words]
+        assert ids == special[:1] + sum(alone, []) + special[1:]
         assert word_of == [-1, *(i for i, each in enumerate(alone) for _ in each), -1]
-        weights = torch.cat(record_attention(model, torch.tensor([ids]), None), dim=1)[
-            0
-        ]
+        layers = record_attention(model, torch.tensor([ids]), None)
+        weights = torch.cat(layers, dim=1)[0]  # (heads, tokens, tokens)
         wanted = [by_definition(head, word_of, words)[1] for head in weights]
         assert reading.most[row, :words].mT.tolist() == wanted
         assert (reading.most[row, words:] == -1).all()
-        pieces = [word_of.count(word) for word in range(11)]
-        assert reading.pieces[row].tolist() == pieces
+        assert reading.pieces[row].tolist() == [*map(word_of.count, range(11))]
 
 
 def test_too_long_sentences_are_left_out_and_parts_are_rows():
@@ -289,6 +278,8 @@ def test_too_long_sentences_are_left_out_and_parts_are_rows():
     reading = syntax.read_words(model, tokenizer, ALL, max_length=longest - 1)
     assert reading.too_long() == [1] and (reading.most[1] == -1).all()
     assert 1 not in arcs_of(reading, "to head").sentence
+    with pytest.raises(ValueError, match="all .* longer than max_length=2"):
+        syntax.read_words(model, tokenizer, ALL, max_length=2)
     for rest in ([0, 2, 3, 4], range(2, 5), torch.arange(5) != 1):
         part, chosen = reading.part(rest), torch.arange(5)[rest]
         assert part.sentences == tuple(ALL[i] for i in chosen)
@@ -299,11 +290,10 @@ def test_too_long_sentences_are_left_out_and_parts_are_rows():
 # --- arcs ---
 
 
-def known(sentences, most, pieces=1):
-    """Return a Reading of words that consist of so many tokens."""
+def known(sentences, most):
+    """Return a Reading of words of one token each; most: for two heads."""
     most = torch.tensor(most)  # (sentences, words, heads)
-    names = tuple(f"0.{head}" for head in range(most.shape[2]))
-    return Reading(tuple(sentences), most, torch.full(most.shape[:2], pieces), names)
+    return Reading(tuple(sentences), most, torch.ones(most.shape[:2]), ("0.0", "0.1"))
 
 
 def pairs(arcs):
@@ -311,9 +301,8 @@ def pairs(arcs):
 
 
 def test_arcs_point_at_the_words_of_the_tree():
-    reading = known(
-        [CAT], [[[2, 1], [2, 0], [4, 1], [4, 4], [1, 1], [6, 6], [4, 2], [0, 0]]]
-    )
+    most = [[2, 1], [2, 0], [4, 1], [4, 4], [1, 1], [6, 6], [4, 2], [0, 0]]
+    reading = known([CAT], [most])
     names = "det amod nsubj:pass aux:pass case obl".split()
     to_head = list(zip(names, [0, 1, 2, 3, 5, 6], [2, 2, 4, 4, 6, 4]))
     arcs = arcs_of(reading, "to head")
@@ -345,9 +334,8 @@ def test_best_offset_is_the_most_frequent_and_of_equals_the_nearest(values, want
 
 
 def test_permuted_arcs_keep_their_sentence_word_and_relation():
-    given = arcs(
-        [0, 1, 0, 1, 0, 2, 3, 3], [0, 0, 1, 1, 2, 5, 3, 4], [7, 8, 7, 9, 6, 6, 4, 3]
-    )
+    words, partners = [0, 0, 1, 1, 2, 5, 3, 4], [7, 8, 7, 9, 6, 6, 4, 3]
+    given = arcs([0, 1, 0, 1, 0, 2, 3, 3], words, partners)
     kept = set(zip(given.sentence.tolist(), given.word.tolist(), given.relation))
     seen = set()
     for seed in range(60):
@@ -417,30 +405,19 @@ def test_intervals_are_of_the_reported_part_and_over_sentences_not_arcs():
 
 
 FEW = known([SHORT], torch.zeros(1, 3, 2).tolist())
-MAPS = torch.ones(2, 3, 7, 7)
-GUARDS = {
-    "give a list": lambda: syntax.word_pieces(minilm().tokenizer, "Do not"),
-    "word_of .1, 7.; give 4 axes": lambda: syntax.word_maps(
-        MAPS, torch.ones(1, 7).long(), 2
-    ),
-    ".3, 7, 7., word_of": lambda: syntax.word_maps(MAPS[0], torch.ones(3, 7).long(), 2),
-    "all .* longer than max_length=2": lambda: syntax.read_words(
-        Small(), minilm().tokenizer, ALL, max_length=2
-    ),
-    "'to dependent'": lambda: arcs_of(OLD, "down"),
-    "cop occurs 0 times in the first .*, 0 times": lambda: held_out(
-        OLD, NEW, "cop", "to head"
-    ),
-    "dep occurs 8 .* 0 times in the others": lambda: held_out(
-        OLD, FEW, "dep", "to head"
-    ),
-    "dep occurs 0 .* 8 times in the others": lambda: held_out(
-        FEW, OLD, "dep", "to head"
-    ),
-}
+MAPS, WORD_OF = torch.ones(2, 3, 7, 7), torch.ones(3, 7, dtype=torch.long)
+GUARDS = [
+    ("give a list", syntax.word_pieces, None, "Do not"),
+    ("word_of .1, 7.; give 4 axes", syntax.word_maps, MAPS, WORD_OF[:1], 2),
+    (".3, 7, 7., word_of .3, 7.; give 4 axes", syntax.word_maps, MAPS[0], WORD_OF, 2),
+    ("'to dependent'", arcs_of, OLD, "down"),
+    ("occurs 0 times in the first .*, 0 times", held_out, OLD, NEW, "cop", "to head"),
+    ("dep occurs 8 .* 0 times in the others", held_out, OLD, FEW, "dep", "to head"),
+    ("dep occurs 0 .* 8 times in the others", held_out, FEW, OLD, "dep", "to head"),
+]
 
 
-@pytest.mark.parametrize("says", GUARDS)
-def test_guards(says):
-    with pytest.raises((TypeError, ValueError), match=says):
-        GUARDS[says]()
+@pytest.mark.parametrize("case", GUARDS, ids=lambda case: case[0])
+def test_guards(case):
+    with pytest.raises((TypeError, ValueError), match=case[0]):
+        case[1](*case[2:])
