@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
@@ -220,6 +221,8 @@ def test_weights_between_words_and_the_word_with_most():
     for seed in range(40):
         g = torch.Generator().manual_seed(seed)
         weights = torch.randn(2, 3, 7, 7, generator=g).softmax(dim=-1)
+        if seed % 2:  # one weight a row, the others are 0
+            weights = F.one_hot(weights.argmax(dim=-1), 7).float()
         word_of = [sorted(draw.randint(-1, 4) for _ in range(7)) for _ in range(2)]
         maps = syntax.word_maps(weights, torch.tensor(word_of), 5)
         count = torch.tensor([[each.count(i) for i in range(5)] for each in word_of])
@@ -242,6 +245,7 @@ class Small(nn.Module):
 
     def forward(self, ids, mask):
         self.shapes.append(tuple(ids.shape))
+        assert mask is None or torch.equal(mask, (ids != 0)[:, None, None])
         x = 5 * self.embedding(ids)
         for layer in self.layers:
             x = x + layer(x, mask=mask)[0]
@@ -379,6 +383,7 @@ def test_head_and_offset_are_chosen_on_one_part_and_reported_on_the_other():
         **{"offset_accuracy": 0.25, "elsewhere": pytest.approx(1 / 3)},
         **{"distance": 7 / 4, "arcs": 4, "arcs_chosen": 4},
     }
+    assert held_out(OLD, NEW, "det", "to dependent").distance == 7 / 4
     back = held_out(NEW, OLD, "det", "to head")
     assert (back.head, back.chosen, back.accuracy) == ("0.1", 1.0, 0.25)
     assert (back.offset, back.offset_chosen, back.offset_accuracy) == (2, 0.75, 0.25)
