@@ -332,12 +332,18 @@ def test_the_set_up_cell_is_short():
     assert all(len(line) <= 88 for line in lines)
 
 
-@pytest.mark.parametrize("folder", ["notebooks", "notebooks/deeper"])
-def test_lesson_11_installs_in_colab_what_the_requirements_say(folder):
-    book = house.Notebook(house.ROOT / folder / "11_language_model.ipynb")
-    source = "".join(house.text(cell["source"]) for cell in book.code)
-    wanted = re.search(
-        "^gguf\\S+", (house.ROOT / "requirements.txt").read_text("utf-8"), re.M
-    )
-    assert re.findall(r'"(gguf\W[^"]+)"', source) == [wanted[0]]
-    assert "<" in wanted[0]
+def test_lessons_install_in_colab_what_the_requirements_say():
+    """Lesson 11 its reader of files, each lesson with annotated sentences conllu."""
+    requirements = (house.ROOT / "requirements.txt").read_text("utf-8")
+    installing = {"gguf": 0, "conllu": 0}
+    for path in house.notebooks():
+        source = "".join(house.text(c["source"]) for c in house.Notebook(path).code)
+        for package, needed in {
+            "gguf": path.name.startswith("11"),
+            "conllu": "utils.syntax" in source,
+        }.items():
+            wanted = re.search(f"^{package}\\S+,<\\S+", requirements, re.M)[0]
+            found = re.findall(rf'"({package}[<>=][^"]+)"', source)
+            assert found == [wanted] * needed, (path.name, package)
+            installing[package] += needed
+    assert installing == {"gguf": 2, "conllu": 5}

@@ -16,8 +16,7 @@ Looking at heads:
   heads.py          the scores of a head, and which queries they count
   baselines.py      uniform, untrained, entropy-matched attention; tables with intervals
   interventions.py  ablation and importance of heads, by hooks from outside
-  syntax.py         heads against the dependency trees of annotated sentences
-  treebank.py       sentences with their trees, from a CoNLL-U file
+  syntax.py         sentences with their trees, from CoNLL-U, and heads against them
 
 On the page:
   words.py          how tokens are shown: nothing invisible, nothing turned round

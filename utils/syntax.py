@@ -1,39 +1,121 @@
 """Do heads know grammar? Heads compared with the dependency trees of a treebank.
 
-As in Clark et al. 2019, section 4.2, weights between subword tokens become weights
-between words. For each word a head names the word to which it attends most, and it is
-right where a relation of the treebank joins the two. The head is chosen as the best of
-many, so it is chosen on some of the sentences and reported on others. So is its
-baseline, the best fixed offset between the two words.
+As in Clark et al. 2019, section 4.2: weights between subword tokens become weights
+between words; a head names for each word the other word to which it attends most, and
+is right where the tree joins the two. The head is the best of many, so it is chosen on
+some sentences and reported on others, and so is its baseline, the best fixed offset.
 
 Words are counted from 0 within their sentence; -1 = none. The heads of all layers stand
 in one row, named "layer.head".
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
 from typing import NamedTuple
 
+import conllu
 import torch
 import torch.nn.functional as F
+from conllu.exceptions import ParseException
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from utils.baselines import bootstrap
-from utils.checks import check_choice, check_layout, check_size, shape_of
 from utils.masks import padding_mask
 from utils.recording import record_attention
-from utils.treebank import Sentence
 
 NOT_GRAMMAR = ("root", "punct")  # the root has no head; Clark et al. leave out both
 DIRECTIONS = ("to head", "to dependent")  # where a word should attend
+
+# --- sentences with their trees ---
+
+
+class Sentence(NamedTuple):
+    """A sentence and its tree: the part of speech, head and relation of each word.
+
+    heads: word i depends on `words[heads[i] - 1]`: counted from 1, and 0 for the root.
+    The words are the syntactic ones: the multiword token "don't" is "do" and "n't".
+    Empty nodes, words that an analysis adds to the text, are counted and left out.
+    """
+
+    id: str
+    text: str
+    words: tuple[str, ...]
+    upos: tuple[str, ...]
+    heads: tuple[int, ...]
+    relations: tuple[str, ...]
+    multiword_tokens: int
+    empty_nodes: int
+
+
+def read_conllu(path) -> list[Sentence]:
+    """Return the sentences of a file in CoNLL-U, the format of Universal Dependencies.
+
+    Raises ValueError, with the sentence, where the words are no tree or the tokens are
+    not those of the text. Source: https://universaldependencies.org/format.html
+    """
+    return parse_conllu(Path(path).read_text(encoding="utf-8-sig"), str(path))
+
+
+def parse_conllu(text: str, file: str = "text") -> list[Sentence]:
+    """Return the sentences of a text in CoNLL-U; `file` is its name in the errors."""
+    sentences = []
+    for number, block in enumerate(conllu.parse_sentences(StringIO(text)), 1):
+        try:
+            rows = conllu.parse_token_and_metadata(block)
+            sentences.append(_sentence(rows, str(number)))
+        except (ValueError, ParseException) as error:
+            where = f"{file}, sentence {number} ({block.splitlines()[0]:.60})"
+            raise ValueError(f"{where}: {error}") from None
+    return sentences
+
+
+def _sentence(rows: conllu.TokenList, number: str) -> Sentence:
+    """Return the sentence of some lines; number: its id, if it has no other."""
+    if any(len(row) < 10 or "" in row.values() or not row["id"] for row in rows):
+        raise ValueError("a line has no id or fewer than 10 columns, or an empty one.")
+    kinds = ["" if isinstance(row["id"], int) else row["id"][1] for row in rows]
+    words = [row for row, kind in zip(rows, kinds) if not kind]
+    _check_tree(rows, [row["id"] for row in words])
+    spelled, until = "", 0  # until: the last word of the token before
+    for row, kind in zip(rows, kinds):
+        first, last = row["id"][::2] if kind else [row["id"]] * 2
+        if first > until:  # no empty node 3.1, nor a word of 3-4
+            space_after = (row["misc"] or {}).get("SpaceAfter") != "No"
+            spelled, until = spelled + row["form"] + " " * space_after, last
+    text = rows.metadata.get("text", spelled.strip())
+    if text.split() != spelled.split():
+        raise ValueError(f"its tokens spell {spelled.strip()!r}, its text is {text!r}.")
+    columns = (tuple(row[x] for row in words) for x in "form upos head deprel".split())
+    name = rows.metadata.get("sent_id", number)
+    return Sentence(name, text, *columns, kinds.count("-"), kinds.count("."))
+
+
+def _check_tree(rows: conllu.TokenList, words: list[int]) -> None:
+    """Refuse words that are not counted from 1, and heads that are no tree."""
+    if not words or words != [*range(1, len(words) + 1)]:
+        why = "is there an empty line too few or too many?"
+        raise ValueError(f"its words are counted {words}, not 1, 2, 3 and so on; {why}")
+    roots = [row["id"] for row in rows if row["head"] == 0]
+    called = [row["id"] for row in rows if row["deprel"].split(":")[0] == "root"]
+    if len(roots) != 1 or roots != called:
+        both = f"words {roots} have head 0, words {called} the relation root"
+        raise ValueError(f"{both}; one word must have both.")
+    if lost := {*words} - {row["id"] for row in rows.to_tree().to_list()}:
+        why = "they are in a cycle, or a head does not exist"
+        raise ValueError(f"words {sorted(lost)} do not hang on the root: {why}.")
+
 
 # --- from subword tokens to words ---
 
 
 class Reading(NamedTuple):
-    """To which words the heads of a model attend most in some sentences.
+    """To which other words the heads of a model attend most in some sentences.
 
     most:   (sentences, words, heads), the word to which each word attends most.
-    pieces: (sentences, words), of how many subword tokens the word consists: 0 for a
+    pieces: (sentences, words), of how many subword tokens each word consists: 0 for a
             word without any, past the end, and in a sentence too long for the model.
     names:  of the heads, "layer.head".
     """
@@ -56,45 +138,42 @@ class Reading(NamedTuple):
 
 
 def word_pieces(tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return (ids, word of each id) of one sentence; -1 for [CLS] and [SEP].
+    """Return (ids, the word of each id) of one sentence; -1 for [CLS] and [SEP].
 
-    The words are given to the tokenizer as they are: "n't" stays a word of its own.
+    Each word is split into tokens by itself: "n't" stays a word of its own.
     """
     if isinstance(words, str):
         raise TypeError(f"words is {words!r}; give a list, e.g. words.split().")
     batch = tokenizer(list(words), is_split_into_words=True, verbose=False)
-    word_of = [-1 if word is None else word for word in batch.word_ids()]
-    return batch["input_ids"], word_of
+    return batch["input_ids"], [-1 if x is None else x for x in batch.word_ids()]
 
 
 def word_maps(weights: Tensor, word_of: Tensor, words: int) -> Tensor:
     """Return the weights between words (batch, heads, words, words).
 
-    The weight on a word is the sum over its subword tokens; the weight of a word as a
-    query is the mean over its own. What is missing to 1 went to [CLS] and [SEP].
-    weights (batch, heads, pieces, pieces); word_of (batch, pieces), -1 = no word.
-    Source: Clark et al. 2019, section 4.1.
+    weights (batch, heads, pieces, pieces): between subword tokens. word_of (batch,
+    pieces): the word of each token, -1 = none. The weight on a word is the sum over its
+    tokens; of a word as a query it is the mean over its tokens. What a row lacks to 1
+    went to tokens without a word. Source: Clark et al. 2019, section 4.1.
 
     >>> weights = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3], [0, 0, 1]])
     >>> word_maps(weights[None, None], torch.tensor([[0, 0, 1]]), words=2)
     tensor([[[[0.5000, 0.5000],
               [0.0000, 1.0000]]]])
     """
-    check_layout("weights", weights, "(batch, heads, pieces, pieces)", 4)
-    if not word_of.shape == weights.shape[::2] == weights.shape[::3]:
-        shapes = f"word_of has shape {shape_of(word_of)}, weights {shape_of(weights)}"
-        raise ValueError(f"{shapes}; give one word for each piece.")
-    belongs = F.one_hot(word_of + 1, words + 1)[..., 1:]  # (batch, pieces, words)
-    belongs = belongs[:, None].to(weights.dtype)
+    if weights.dim() != 4 or len(word_of) != len(weights):  # would broadcast
+        given = f"weights {tuple(weights.shape)}, word_of {tuple(word_of.shape)}"
+        raise ValueError(f"{given}; give 4 axes, and of each piece its word.")
+    belongs = F.one_hot(word_of + 1, words + 1)[:, None, :, 1:].to(weights.dtype)
     share = belongs / belongs.sum(dim=-2, keepdim=True).clamp(min=1)
-    return share.mT @ weights @ belongs
+    return share.mT @ weights @ belongs  # share and belongs: (batch, 1, pieces, words)
 
 
-def most_read(maps: Tensor, pieces: Tensor) -> Tensor:
+def most_attended(maps: Tensor, pieces: Tensor) -> Tensor:
     """Return the other word to which each word attends most (batch, heads, words).
 
-    maps (batch, heads, words, words); pieces (batch, words): a word of 0 pieces is
-    neither query nor key. -1 where no word is left.
+    maps: weights between words (batch, heads, words, words). pieces (batch, words): a
+    word of 0 subword tokens is neither query nor key. -1 where no other word is left.
     """
     there = (pieces > 0)[:, None]  # (batch, 1, words)
     itself = torch.eye(maps.shape[-1], dtype=torch.bool, device=maps.device)
@@ -104,45 +183,34 @@ def most_read(maps: Tensor, pieces: Tensor) -> Tensor:
 
 
 def read_words(
-    model: nn.Module,
-    tokenizer,
-    sentences: Sequence[Sentence],
-    *,
-    max_length: int = 512,
-    batch_tokens: int = 2048,
+    model: nn.Module, tokenizer, sentences, *, max_length=512, batch_tokens=2048
 ) -> Reading:
     """Return to which words every head of a model attends most in the sentences.
 
-    model: called as model(ids, mask), e.g. an `Encoder`. A sentence of more than
-    max_length tokens is not cut but left out (`Reading.too_long`).
-    batch_tokens: size of a batch; sentences of similar length come together.
+    model: called as model(ids, mask), e.g. an `Encoder`.
+    max_length: in subword tokens with [CLS] and [SEP]; a longer sentence is left out.
+    batch_tokens: how many tokens, with padding, the model gets at once.
     """
-    check_size("max_length", max_length, least=1)
     split = [word_pieces(tokenizer, sentence.words) for sentence in sentences]
-    lengths = [len(ids) for ids, _ in split]
     longest = max(len(sentence.words) for sentence in sentences)
     pieces = torch.zeros(len(split), longest, dtype=torch.int16)
     most, names = None, ()
-    for rows in _batches(lengths, max_length, batch_tokens):
-        width = lengths[rows[0]]  # the longest
+    for rows in _batches([len(ids) for ids, _ in split], max_length, batch_tokens):
+        ids, word_of = ([torch.tensor(split[row][i]) for row in rows] for i in (0, 1))
+        mask = padding_mask([len(each) for each in ids])
+        ids, word_of = pad_sequence(ids, True), pad_sequence(word_of, True, -1)
         words = max(len(sentences[row].words) for row in rows)
-        ids = torch.tensor([split[r][0] + [0] * (width - lengths[r]) for r in rows])
-        padded = [split[r][1] + [-1] * (width - lengths[r]) for r in rows]
-        word_of = torch.tensor(padded)  # (rows, width)
-        count = F.one_hot(word_of + 1, words + 1)[..., 1:].sum(dim=1)
-        mask = padding_mask([lengths[r] for r in rows], width)
         layers = record_attention(model, ids, mask)
         if most is None:
-            heads = [(i, j) for i, x in enumerate(layers) for j in range(x.shape[1])]
-            names = tuple(f"{layer}.{head}" for layer, head in heads)
-            shape = (len(split), longest, len(names))
-            most = torch.full(shape, -1, dtype=torch.int16)
-        found = most_read(word_maps(torch.cat(layers, dim=1), word_of, words), count)
-        most[rows, :words] = found.mT.to(torch.int16)
+            names = [f"{i}.{j}" for i, x in enumerate(layers) for j in range(len(x[0]))]
+            most = torch.full((*pieces.shape, len(names)), -1, dtype=torch.int16)
+        maps = word_maps(torch.cat(layers, dim=1), word_of, words)
+        count = F.one_hot(word_of + 1, words + 1)[..., 1:].sum(dim=1)  # (rows, words)
+        most[rows, :words] = most_attended(maps, count).mT.to(torch.int16)
         pieces[rows, :words] = count.to(torch.int16)
     if most is None:
         raise ValueError(f"all sentences are longer than max_length={max_length}.")
-    return Reading(tuple(sentences), most, pieces, names)
+    return Reading(tuple(sentences), most, pieces, tuple(names))
 
 
 def _batches(lengths: list[int], longest: int, tokens: int) -> Iterator[list[int]]:
@@ -159,7 +227,10 @@ def _batches(lengths: list[int], longest: int, tokens: int) -> Iterator[list[int
 
 
 class Arcs(NamedTuple):
-    """Pairs: in sentence `sentence[i]`, `word[i]` should attend to `partner[i]`."""
+    """Pairs: in sentence `sentence[i]`, `word[i]` should attend to `partner[i]`.
+
+    The three are (arcs,); `relation[i]` is what joins the two words in the tree.
+    """
 
     sentence: Tensor
     word: Tensor
@@ -172,29 +243,26 @@ class Arcs(NamedTuple):
 
     def where(self, keep: Tensor) -> "Arcs":
         """Return the arcs of which the boolean mask `keep` (arcs,) says True."""
-        if keep.dtype != torch.bool:
-            raise TypeError(f"keep is {keep.dtype}; give bool, one for each arc.")
         relation = tuple(r for r, kept in zip(self.relation, keep.tolist()) if kept)
         return Arcs(*(x[keep] for x in self[:3]), relation)
 
 
 def arcs_of(reading: Reading, direction: str) -> Arcs:
-    """Return the arcs between words that have tokens, punctuation and roots left out.
+    """Return the arcs between words that have tokens, without roots and punctuation.
 
-    direction: "to head" (the dependent should attend to its head) or "to dependent".
+    direction: "to head" (a dependent should attend to its head) or "to dependent".
     """
-    check_choice("direction", direction, DIRECTIONS)
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction is {direction!r}; give one of {DIRECTIONS}.")
     found = []
     for number, sentence in enumerate(reading.sentences):
         there = reading.pieces[number].tolist()
-        for dependent, head in enumerate(sentence.heads):
-            head, name = head - 1, sentence.relations[dependent]
-            if name in NOT_GRAMMAR or not (there[dependent] and there[head]):
-                continue
-            pair = (dependent, head) if direction == "to head" else (head, dependent)
-            found.append((number, *pair, name))
-    columns = list(zip(*found)) or [(), (), (), ()]
-    return Arcs(*(torch.tensor(x, dtype=torch.long) for x in columns[:3]), columns[3])
+        for word, (head, name) in enumerate(zip(sentence.heads, sentence.relations)):
+            if head and name not in NOT_GRAMMAR and there[word] and there[head - 1]:
+                pair = (word, head - 1) if direction == "to head" else (head - 1, word)
+                found.append((number, *pair, name))
+    *places, relation = zip(*found) if found else [()] * 4
+    return Arcs(*(torch.tensor(x, dtype=torch.long) for x in places), relation)
 
 
 def hits(reading: Reading, arcs: Arcs) -> Tensor:
@@ -203,36 +271,35 @@ def hits(reading: Reading, arcs: Arcs) -> Tensor:
 
 
 def accuracies(reading: Reading, arcs: Arcs) -> Tensor:
-    """Return the share of the arcs for which each head is right: (heads,)."""
+    """Return for which share of the arcs each head is right: (heads,), from 0 to 1."""
     return hits(reading, arcs).float().mean(dim=0)
 
 
 def offsets(arcs: Arcs) -> Tensor:
-    """Return where the partner stands, seen from the word: -1 = just before it."""
+    """Return where the partner stands, seen from the word (arcs,): -1 = just before."""
     return arcs.partner - arcs.word
 
 
 def best_offset(arcs: Arcs) -> tuple[int, float]:
-    """Return the most frequent offset, and its share; of equals the smallest.
+    """Return the offset of most arcs (of equals the nearest), and its share of them.
 
     No distance is ruled out. (Clark et al. 2019 try -3 to +2.)
     """
-    values, counts = offsets(arcs).unique(return_counts=True)
-    best = min(zip(values.tolist(), counts.tolist()), key=lambda x: (-x[1], abs(x[0])))
-    return best[0], best[1] / counts.sum().item()
+    times = Counter(offsets(arcs).tolist())
+    best = min(times, key=lambda offset: (-times[offset], abs(offset), offset))
+    return best, times[best] / len(arcs.word)
 
 
 def permuted(arcs: Arcs, generator: torch.Generator) -> Arcs:
-    """Return the arcs with the partners of each sentence in random order.
+    """Return the arcs, the partners within each sentence dealt out again at random.
 
-    An arc from a word to itself is left out.
+    What a head finds here it finds by chance. A word that gets itself loses its arc.
     """
     order = torch.randperm(len(arcs.word), generator=generator)
     # at random within each sentence: a stable sort of what was shuffled
     order = order[arcs.sentence[order].argsort(stable=True)]
-    places = arcs.sentence.argsort(stable=True)
     partner = torch.empty_like(arcs.partner)
-    partner[places] = arcs.partner[order]
+    partner[arcs.sentence.argsort(stable=True)] = arcs.partner[order]
     return arcs._replace(partner=partner).where(partner != arcs.word)
 
 
@@ -240,15 +307,10 @@ def permuted(arcs: Arcs, generator: torch.Generator) -> Arcs:
 
 
 class Finding(NamedTuple):
-    """A head that was chosen for a relation, and its accuracy on other sentences.
+    """The head and the fixed offset chosen for a relation, and how accurate they are.
 
-    head, offset: chosen for their accuracy on the first sentences, `chosen` and
-        `offset_chosen`. offset = where the partner stands, seen from the word.
-    accuracy, offset_accuracy, lift: of the two, and their difference, on the others.
-    elsewhere: the head's accuracy where the offset is wrong.
-    distance: how many words apart the two are on the others, in the mean.
-    *_interval: 95 %, by bootstrap over sentences.
-    arcs, arcs_chosen: how many were counted on the others, and on the first sentences.
+    *chosen: on the sentences on which they were chosen; all others are of other
+    sentences. *_interval: 95 %, by bootstrap over sentences.
     """
 
     relation: str
@@ -257,67 +319,61 @@ class Finding(NamedTuple):
     chosen: float
     accuracy: float
     interval: tuple[float, float]
-    offset: int
+    offset: int  # where the partner stands, seen from the word
     offset_chosen: float
     offset_accuracy: float
     offset_interval: tuple[float, float]
-    lift: float
+    lift: float  # accuracy - offset_accuracy
     lift_interval: tuple[float, float]
-    elsewhere: float
-    distance: float
-    arcs: int
+    elsewhere: float  # the head's accuracy on the arcs where the offset is wrong
+    distance: float  # how many words apart the two words of an arc are, in the mean
+    arcs: int  # how many were counted
     arcs_chosen: int
 
 
-def held_out(
-    first: Reading, other: Reading, relation: str, direction: str, *, seed: int = 0
-) -> Finding:
+def held_out(first: Reading, other: Reading, relation: str, direction: str) -> Finding:
     """Return the head and the offset that are best on `first`, reported on `other`.
 
-    Raises ValueError if the relation does not occur in both.
+    direction: as in `arcs_of`. Raises ValueError if the relation is not in both.
     """
-    chosen = arcs_of(first, direction).of(relation)
-    reported = arcs_of(other, direction).of(relation)
-    if not (len(chosen.word) and len(reported.word)):
-        times = f"{len(chosen.word)} times in the first sentences"
-        raise ValueError(
-            f"{relation} occurs {times}, {len(reported.word)} times in the others."
-        )
-    scores = accuracies(first, chosen)
-    head, (offset, offset_chosen) = scores.argmax().item(), best_offset(chosen)
-    by_head, by_offset = hits(other, reported)[:, head], offsets(reported) == offset
-    a, b = by_head.float(), by_offset.float()
-    right = torch.stack([a, b, a - b], dim=1)  # (arcs, 3)
+    old, new = (arcs_of(x, direction).of(relation) for x in (first, other))
+    if not (len(old.word) and len(new.word)):
+        times = f"{len(old.word)} times in the first sentences, {len(new.word)} times"
+        raise ValueError(f"{relation} occurs {times} in the others.")
+    scores = accuracies(first, old)
+    head, (offset, offset_chosen) = scores.argmax().item(), best_offset(old)
+    by_head, by_offset = hits(other, new)[:, head].float(), offsets(new) == offset
+    right = torch.stack([by_head, by_offset, by_head - by_offset.float()], dim=1)
     accuracy, offset_accuracy, lift = right.mean(dim=0).tolist()
-    ends = bootstrap(right, reported.sentence, len(other.sentences), seed=seed)
-    intervals = [tuple(column) for column in ends.mT.tolist()]
+    ends = bootstrap(right, new.sentence, len(other.sentences)).mT.tolist()
+    interval, offset_interval, lift_interval = map(tuple, ends)
     return Finding(
         relation=relation,
         direction=direction,
         head=first.names[head],
         chosen=scores[head].item(),
         accuracy=accuracy,
-        interval=intervals[0],
+        interval=interval,
         offset=offset,
         offset_chosen=offset_chosen,
         offset_accuracy=offset_accuracy,
-        offset_interval=intervals[1],
+        offset_interval=offset_interval,
         lift=lift,
-        lift_interval=intervals[2],
-        elsewhere=by_head[~by_offset].float().mean().item(),
-        distance=offsets(reported).abs().float().mean().item(),
-        arcs=len(reported.word),
-        arcs_chosen=len(chosen.word),
+        lift_interval=lift_interval,
+        elsewhere=by_head[~by_offset].mean().item(),
+        distance=offsets(new).abs().float().mean().item(),
+        arcs=len(new.word),
+        arcs_chosen=len(old.word),
     )
 
 
-def as_good(
-    finding: Finding, baselines: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[float, list[float]]:
-    """Return (share of the baselines' heads as accurate, what each baseline finds).
+def as_good(finding: Finding, baselines: Sequence[tuple]) -> tuple[float, list[float]]:
+    """Return how close untrained models come: (share, accuracy of each model).
 
-    baselines: for each untrained model, the accuracies (heads,) of its heads on the
-    first sentences and on the others. It chooses its head as the finding did.
+    baselines: of each model the accuracies (heads,) of its heads on the sentences on
+    which the finding was chosen, and on the others. share: how many of all these heads
+    are as accurate on the others as the finding. accuracy: on the others, of the head
+    that is best on the first.
     """
     others = torch.cat([other for _, other in baselines])
     share = (others >= finding.accuracy).float().mean().item()

@@ -34,7 +34,7 @@ from utils.baselines import (  # noqa: E402
 )
 from utils.masks import causal_mask  # noqa: E402
 from utils.pretrained import load_minilm, load_smollm2  # noqa: E402
-from utils.treebank import read_conllu  # noqa: E402
+from utils.syntax import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 SENTENCES = ROOT / "assets" / "annotated_sentences.conllu"

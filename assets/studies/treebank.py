@@ -46,11 +46,11 @@ from utils.syntax import (  # noqa: E402
     held_out,
     hits,
     offsets,
+    parse_conllu,
     permuted,
     read_words,
     word_pieces,
 )
-from utils.treebank import parse_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 RELATIONS = """

@@ -28,7 +28,7 @@ from utils.heads import on_keys, record_attention  # noqa: E402
 from utils.pretrained import MINILM_SHA256 as SHA256  # noqa: E402
 from utils.pretrained import REVISION, load_minilm  # noqa: E402
 from utils.recording import ablate  # noqa: E402
-from utils.treebank import read_conllu  # noqa: E402
+from utils.syntax import read_conllu  # noqa: E402
 
 STORED = Path(__file__).with_suffix(".json")
 SENTENCES = ROOT / "assets" / "annotated_sentences.conllu"

@@ -11,7 +11,6 @@ from utils import positions
 from utils.attention import scaled_dot_product_attention
 from utils.pretrained import find_smollm2
 from utils.recording import record_attention
-from utils.treebank import Sentence, parse_conllu
 
 # --- attention and its layer ---
 
@@ -133,13 +132,6 @@ def attention_under(mask, batch, heads, length, keys=None, seed=0) -> Tensor:
     q = 2 * torch.randn(batch, heads, length, 4, generator=generator)
     k = torch.randn(batch, heads, keys or length, 4, generator=generator)
     return scaled_dot_product_attention(q, k, k, mask)[1]
-
-
-def tree_of(words, heads, relations) -> Sentence:
-    """Return a sentence; words and relations separated by spaces, heads from 1."""
-    rows = enumerate(zip(words.split(), heads, relations.split()), 1)
-    row = "{}\t{}\t_\tX\t_\t_\t{}\t{}\t_\t_\n"
-    return parse_conllu("".join(row.format(i, *each) for i, each in rows) + "\n")[0]
 
 
 # --- pictures and the viewer ---

@@ -21,7 +21,7 @@ from utils.attention import (
     scaled_dot_product_attention,
 )
 from utils.baselines import untrained_copy
-from utils.interventions import ablate
+from utils.recording import ablate
 from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary

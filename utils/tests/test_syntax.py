@@ -1,35 +1,194 @@
-"""Heads and grammar: words from subword tokens, arcs, and what is held out."""
+"""Trees are read or refused; heads are scored against them; the course's own trees."""
 
 import functools
+import hashlib
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
+from utils import syntax
+from utils.attention import MultiHeadAttention
 from utils.baselines import bootstrap
 from utils.pretrained import load_minilm
 from utils.recording import record_attention
-from utils.syntax import (
-    Arcs,
-    Reading,
-    accuracies,
-    arcs_of,
-    as_good,
-    best_offset,
-    held_out,
-    most_read,
-    offsets,
-    permuted,
-    read_words,
-    word_maps,
-    word_pieces,
+from utils.syntax import Arcs, Reading, arcs_of, held_out, parse_conllu, read_conllu
+
+# --- sentences with their trees: | is a tab, + is |, / is a line end ---
+
+
+def rows(text):
+    return text.replace("|", "\t").replace("+", "|").replace("/", "\n")
+
+
+GOOD = rows("""\
+# newdoc
+# sent_id = a
+# text = The cat don't mind,  dogs do.
+1|The|the|DET|_|_|2|det|_|_
+2|cat|cat|NOUN|_|_|5|nsubj|_|_
+3-4|don't|_|_|_|_|_|_|_|_
+3|do|do|AUX|_|_|5|aux|_|_
+4|n't|not|PART|_|_|5|advmod|_|_
+5|mind|mind|VERB|_|_|0|root|_|SpaceAfter=No
+5.1|it|it|PRON|_|_|_|_|5:obj|_
+6|,|,|PUNCT|_|_|8|punct|_|SpaceAfter=Not+Gloss=x
+7|dogs|dog|NOUN|_|_|8|nsubj:x|_|_
+8|do|do|VERB|_|_|5|parataxis|_|SpaceAfter=No
+8.1|so|so|ADV|_|_|_|_|8:advmod|_
+9|.|.|PUNCT|_|_|5|punct|_|_
+
+# text = Wait!
+1|Wait|wait|VERB|_|_|0|root|_|Gloss=y+SpaceAfter=No
+2|!|!|PUNCT|_|_|1|punct|_|_
+
+""")
+FIRST = (
+    "a",
+    "The cat don't mind,  dogs do.",
+    tuple("The cat do n't mind , dogs do .".split()),
+    tuple("DET NOUN AUX PART VERB PUNCT NOUN VERB PUNCT".split()),
+    (2, 5, 5, 5, 0, 8, 8, 5, 5),
+    tuple("det nsubj aux advmod root punct nsubj:x parataxis punct".split()),
+    *(1, 2),  # multiword tokens, empty nodes
 )
-from utils.tests.helpers import tree_of
+SECOND = "2", "Wait!", ("Wait", "!"), ("VERB", "PUNCT"), (0, 1), ("root", "punct"), 0, 0
+
+
+def test_what_a_sentence_holds(tmp_path):
+    assert parse_conllu(GOOD) == [FIRST, SECOND] and parse_conllu("") == []
+    path = tmp_path / "a.conllu"
+    path.write_bytes(("\ufeff" + GOOD.replace("\n", "\r\n")).encode())
+    assert read_conllu(path) == read_conllu(str(path)) == [FIRST, SECOND]
+    lines = [line for line in GOOD.splitlines() if not line.startswith("#")]
+    bare = "1", FIRST[1].replace("  ", " "), *FIRST[2:]
+    assert parse_conllu("\n".join(lines)) == [bare, SECOND]
+
+
+# what ~ in the sample ~ in its place
+READ = """
+two empty lines ~ 5|punct|_|_// ~ 5|punct|_|_///
+no line end ~ 1|punct|_|_// ~ 1|punct|_|_
+a line separator in a word ~ = Wait!/1|Wait ~ = Wa\u2028it!/1|Wa\u2028it
+a space that does not break ~ cat don't ~ cat\u00a0don't
+a token that its words do not spell ~ 4|n't ~ 4|not
+a token of one word ~ 9|. ~ 9-9|.|_|_|_|_|_|_|_|_/9|.
+a root of some kind ~ 0|root|_|S ~ 0|root:x|_|S
+"""
+# what ~ in the sample ~ in its place ~ what the message says
+REFUSED = """
+fewer columns ~ 1|punct|_|_ ~ 1|punct|_ ~ b.conllu, sentence 2 (# text = Wait!): a line
+an empty form ~ 7|dogs|dog ~ 7||dog ~ or an empty one
+no id ~ 7|dogs ~ _|dogs ~ has no id
+spaces for tabs ~ 1|Wait|wait|VERB|_|_|0|root|_|Gloss=y+ ~ 1 Wait ~ sentence 2
+an id left out ~ 7|dogs ~ 8|dogs ~ counted [1, 2, 3, 4, 5, 6, 8, 8, 9], not 1, 2, 3
+an empty line too few ~ 5|punct|_|_//# ~ 5|punct|_|_/# ~ an empty line too few
+an empty line too many ~ # text = Wait! ~ # text = Wait!/ ~ counted [], not 1, 2, 3
+a head too far ~ 8|nsubj ~ 10|nsubj ~ words [7] do not hang on the root
+a head below zero ~ 8|nsubj ~ -1|nsubj ~ words [7] do not hang on the root
+a head left out ~ 8|nsubj ~ _|nsubj ~ words [7] do not hang on the root
+a head that is no word ~ 8|nsubj ~ 5.1|nsubj ~ '5.1' is not
+a second root ~ 5|parataxis ~ 0|root ~ words [5, 8] have head 0
+no root ~ 0|root|_|Gloss ~ 2|dep|_|Gloss ~ words [] have head 0
+its own head ~ 8|nsubj ~ 7|nsubj ~ words [7] do not hang on the root
+a cycle ~ 5|parataxis ~ 7|parataxis ~ words [6, 7, 8] do not hang on the root
+a root below a word ~ 5|parataxis ~ 5|root ~ words [5, 8] the relation root
+another name at the root ~ 0|root|_|Gloss ~ 0|dep|_|Gloss ~ words [] the relation root
+another word ~ 7|dogs|dog ~ 7|Dogs|dog ~ its text is "The cat don't mind,  dogs do."
+more text ~ # text = Wait! ~ # text = Wait! No. ~ spell 'Wait!', its text is 'Wait! No
+less text ~ dogs do./ ~ dogs do/ ~ its text is
+no space after ~ 5|parataxis|_|SpaceAfter=No ~ 5|parataxis|_|_ ~ dogs do ."
+a space too many ~ mind,  dogs ~ mind , dogs ~ its text is
+a token out of place ~ 3-4|don't ~ 4-5|don't ~ its tokens spell
+"""
+CASES = [*READ.strip().split("\n"), *REFUSED.strip().split("\n")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.split(" ~ ")[0])
+def test_what_is_read_and_what_is_refused(case):
+    old, new, *says = map(rows, case.split(" ~ ")[1:])
+    assert GOOD.count(old) == 1
+    text = GOOD.replace(old, new)
+    if not says:
+        assert [s.heads for s in parse_conllu(text)] == [FIRST[4], SECOND[4]]
+        return
+    with pytest.raises(ValueError) as error:
+        parse_conllu(text, "b.conllu")
+    assert says[0] in str(error.value)
+
+
+def tree_of(words, heads, relations):
+    """Return a sentence; words and relations separated by spaces, heads from 1."""
+    each = enumerate(zip(words.split(), heads, relations.split()), 1)
+    lines = ["{}|{}|_|X|_|_|{}|{}|_|_/".format(i, *row) for i, row in each]
+    return parse_conllu(rows("".join(lines)))[0]
+
+
+# --- the course's own trees ---
+
+SENTENCES = read_conllu(Path(__file__).parents[2] / "assets/annotated_sentences.conllu")
+# The digest of all words, tags, heads and relations as they were last read, arc by arc:
+# rules cannot see where every phrase belongs. Who changes a tree reads it again.
+DIGEST = "1ecc8ec0462b62e8"
+
+# the best fixed offset may not explain a larger share of a relation's arcs
+SHARES = {"nsubj obj": 0.45, "case": 0.50, "det amod nmod:poss aux": 0.55}
+LEAVES = set("aux aux:pass case cc cc:preconj compound cop expl mark punct".split())
+BEFORE = set("aux aux:pass cc compound det mark nmod:poss nummod".split())
+AFTER = set("acl acl:relcl appos ccomp compound:prt conj iobj nmod xcomp".split())
+ONCE = set("nsubj nsubj:pass csubj obj iobj cop aux:pass det nmod:poss cc expl".split())
+CROSSING = ("Which famous old", "Which drawer did", "What was the inspector")
+
+
+def faults(s):
+    """Return what the rules of the scheme say against a tree."""
+    arcs = [(i, *arc) for i, arc in enumerate(zip(s.heads, s.relations), 1)]
+    spans = [sorted(arc[:2]) for arc in arcs if arc[1]]
+    crossing = any(a < c < b < d for a, b in spans for c, d in spans)
+    found = ["arcs cross"] * (crossing != s.text.startswith(CROSSING))
+    below = Counter((head, relation) for _, head, relation in arcs)
+    found += [f"two {x[1]}" for x, n in below.items() if n > 1 and x[1] in ONCE]
+    for i, head, relation in arcs:
+        wrong = {
+            "has words below": relation in LEAVES and i in s.heads,
+            "after its head": relation in BEFORE and head < i,
+            "before its head": relation in AFTER and i < head,
+            "at the end, not of the root": i == len(s.words) and s.heads[head - 1] != 0,
+        }
+        found += [f"{relation} of word {i}: {what}" for what in wrong if wrong[what]]
+    return found
+
+
+def test_the_course_s_trees_are_as_they_were_read_and_follow_the_rules():
+    trees = [(s.words, s.upos, s.heads, s.relations) for s in SENTENCES]
+    assert hashlib.sha256(repr(trees).encode()).hexdigest()[:16] == DIGEST
+    assert {s.text: faults(s) for s in SENTENCES if faults(s)} == {}
+
+
+def test_how_many_how_long_how_varied():
+    assert len({s.id for s in SENTENCES}) == len({s.text for s in SENTENCES}) == 203
+    lengths = [len(s.words) for s in SENTENCES]
+    assert min(lengths) == 4 and max(lengths) == 25
+    assert sum(n <= 7 for n in lengths) >= 10 and sum(n >= 18 for n in lengths) >= 20
+    assert sum(s.text.endswith("?") for s in SENTENCES) >= 25
+    offsets = defaultdict(Counter)
+    for s in SENTENCES:
+        for i, (head, relation) in enumerate(zip(s.heads, s.relations), 1):
+            offsets[relation][head - i] += 1
+    for relations, share in SHARES.items():
+        for counts in map(offsets.get, relations.split()):
+            assert counts.total() >= 50
+            assert max(counts.values()) <= share * counts.total()
+
+
+# --- from subword tokens to words ---
 
 minilm = functools.cache(load_minilm)
-
-
 CAT = tree_of(
     "The embarrassed dog was seen by cats .",
     [3, 3, 5, 5, 0, 7, 5, 5],
@@ -40,188 +199,105 @@ LONG = tree_of(
     [3, 3, 4, 0, 4, 8, 8, 5, 11, 11, 4],
     "nmod:poss amod nsubj root obj cc amod conj case det obl",
 )
-SHORT = tree_of("Dogs bark", [2, 0], "nsubj root")
-ONE = tree_of("Why", [0], "root")
+SHORT = tree_of("Do n't \ufe0f", [0, 1, 1], "root advmod obj")  # a word of no token
+ALL = [CAT, LONG, SHORT, tree_of("Why", [0], "root"), CAT]
 
 
-# --- from subword tokens to words ---
-
-PIECES = torch.tensor(  # [CLS] a b1 b2 c [SEP]; the rows of [CLS] and [SEP] are no word
-    [
-        [9.00, 9.00, 9.00, 9.00, 9.00, 9.00],
-        [0.05, 0.05, 0.20, 0.15, 0.25, 0.30],
-        [0.10, 0.30, 0.05, 0.05, 0.10, 0.40],
-        [0.00, 0.20, 0.10, 0.00, 0.60, 0.10],
-        [0.00, 0.05, 0.02, 0.03, 0.10, 0.80],
-        [9.00, 9.00, 9.00, 9.00, 9.00, 9.00],
-    ]
-)[None, None]
-WORD_OF = torch.tensor([[-1, 0, 1, 1, 2, -1]])
-WORDS = torch.tensor(
-    [
-        [0.05, 0.35, 0.25],  # on b the sum of its tokens: more than on c
-        [0.25, 0.10, 0.35],  # of b the mean of its tokens
-        [0.05, 0.05, 0.10],  # [SEP] has 0.8; what is left decides
-    ]
-)
+def by_definition(weights, word_of, words):
+    """Return weights between words, and the other word with most, of one head."""
+    pieces = [[i for i, w in enumerate(word_of) if w == word] for word in range(words)]
+    maps, most = torch.zeros(words, words), [-1] * words
+    there = [word for word in range(words) if pieces[word]]
+    for query in there:
+        for key in there:
+            maps[query, key] = weights[pieces[query]][:, pieces[key]].sum(-1).mean()
+        others = [key for key in there if key != query]
+        most[query] = max(others, key=maps[query].tolist().__getitem__, default=-1)
+    return maps, most
 
 
-def test_weights_between_words():
-    maps = word_maps(PIECES, WORD_OF, 3)
-    assert_close(maps, WORDS[None, None])
-    # a attends to c's only token more than to either token of b, and most to b
-    assert most_read(maps, torch.tensor([[1, 2, 1]])).tolist() == [[[1, 2, 0]]]
+def test_weights_between_words_and_the_word_with_most():
+    draw = random.Random(0)
+    for seed in range(40):
+        g = torch.Generator().manual_seed(seed)
+        weights = torch.randn(2, 3, 7, 7, generator=g).softmax(dim=-1)
+        if seed % 2:  # one weight a row, the others are 0
+            weights = F.one_hot(weights.argmax(dim=-1), 7).float()
+        word_of = [sorted(draw.randint(-1, 4) for _ in range(7)) for _ in range(2)]
+        maps = syntax.word_maps(weights, torch.tensor(word_of), 5)
+        count = torch.tensor([[each.count(i) for i in range(5)] for each in word_of])
+        most = syntax.most_attended(maps, count)
+        for b, head in [(b, head) for b in range(2) for head in range(3)]:
+            wanted, best = by_definition(weights[b, head], word_of[b], 5)
+            assert_close(maps[b, head], wanted)
+            assert most[b, head].tolist() == best
 
 
-def test_maps_of_a_batch_are_those_of_each():
-    weights = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(0))
-    word_of = torch.tensor([[-1, 0, 0, 1, 2, 2, -1], [-1, 0, 1, 1, -1, -1, -1]])
-    maps = word_maps(weights, word_of, 3)
-    assert maps.shape == (2, 3, 3, 3)
-    assert_close(maps[:1], word_maps(weights[:1], word_of[:1], 3))
-    alone = word_maps(weights[1:, :, :5, :5], word_of[1:, :5], 2)
-    assert_close(maps[1:, :, :2, :2], alone)
-    assert not maps[1, :, 2].any() and not maps[1, :, :, 2].any()
-    short = weights[..., :5], weights[:, :, :5]
-    cases = (
-        (weights, word_of[:1]),
-        (weights, word_of[:, :5]),
-        *[(x, word_of) for x in short],
-    )
-    for wrong in cases:
-        with pytest.raises(ValueError, match="word_of has shape"):
-            word_maps(*wrong, 3)
-    with pytest.raises(ValueError, match="give .batch, heads"):
-        word_maps(weights[0], word_of[0], 3)
+class Small(nn.Module):
+    """An untrained model of two layers with two heads each; it notes its inputs."""
 
-
-@pytest.mark.parametrize(
-    ("pieces", "wanted"),
-    [([1, 1, 1], [1, 2, 1]), ([1, 0, 1], [2, -1, 0]), ([1, 0, 0], [-1, -1, -1])],
-)
-def test_most_read_leaves_out_the_word_itself_and_words_without_tokens(pieces, wanted):
-    maps = torch.tensor([[0.9, 0.0, 0.0], [0.1, 0.6, 0.3], [0.2, 0.5, 0.0]])
-    assert most_read(maps[None, None], torch.tensor([pieces])).tolist() == [[wanted]]
-
-
-def test_pieces_of_words():
-    words = ("Do", "n't", "embarrass", "\ufe0f", "me")
-    ids, word_of = word_pieces(minilm().tokenizer, words)
-    tokens = minilm().tokenizer.convert_ids_to_tokens(ids)
-    assert tokens[0] == "[CLS]" and tokens[-1] == "[SEP]"
-    assert tokens[1:5] == ["do", "n", "'", "t"]
-    assert word_of[0] == word_of[-1] == -1 and word_of[1:5] == [0, 1, 1, 1]
-    assert set(word_of) == {-1, 0, 1, 2, 4}  # the sign without a shape has no token
-    with pytest.raises(TypeError, match="give a list"):
-        word_pieces(minilm().tokenizer, "Do not")
-
-
-# --- reading ---
-
-
-class Known(nn.Module):
-    """A layer whose heads are known; each puts 0.6 on [SEP] and 0.4 on a word.
-
-    targets: for each head a function of the sentence and a word.
-    """
-
-    def __init__(self, sentences, targets):
+    def __init__(self):
         super().__init__()
-        split = [word_pieces(minilm().tokenizer, s.words) for s in sentences]
-        self.known = {tuple(ids): (s, of) for s, (ids, of) in zip(sentences, split)}
-        self.targets = targets
-
-    def forward(self, ids, mask, need_weights=True):
-        size = ids.shape[1]
-        weights = torch.zeros(len(ids), len(self.targets), size, size)
-        for row, (each, keep) in enumerate(zip(ids, mask[:, 0, 0])):
-            s, word_of = self.known[tuple(each[keep].tolist())]
-            for query, word in enumerate(word_of):
-                weights[row, :, query, len(word_of) - 1] = 0.6
-                for head, target in enumerate(self.targets if word >= 0 else []):
-                    there = [k for k, w in enumerate(word_of) if w == target(s, word)]
-                    weights[row, head, query, there] += 0.4 / len(there)
-        return ids, weights
-
-
-class Gold(nn.Module):
-    """Head 0.0 attends to the word's head in the tree (the root to the first word), 0.1
-    to the word after that, head 1.0 to the next word."""
-
-    def __init__(self, sentences):
-        super().__init__()
-        tree = [lambda s, i: max(0, s.heads[i] - 1)]
-        tree.append(lambda s, i: max(1, s.heads[i]) % len(s.words))
-        after = [lambda s, i: (i + 1) % len(s.words)]
-        self.layers = nn.ModuleList(Known(sentences, x) for x in (tree, after))
-        self.batches = []
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(minilm().tokenizer.vocab_size, 8)
+        self.layers = nn.ModuleList(MultiHeadAttention(8, 2) for _ in range(2))
+        self.shapes = []
 
     def forward(self, ids, mask):
-        assert mask.shape == (len(ids), 1, 1, ids.shape[1])
-        self.batches.append(ids.shape)
+        self.shapes.append(tuple(ids.shape))
+        assert mask is None or torch.equal(mask, (ids != 0)[:, None, None])
+        x = 5 * self.embedding(ids)
         for layer in self.layers:
-            layer(ids, mask)
-
-
-def gold_reading(sentences, **options):
-    return read_words(Gold(sentences), minilm().tokenizer, sentences, **options)
-
-
-ALL = [CAT, LONG, SHORT, ONE, CAT]
+            x = x + layer(x, mask=mask)[0]
 
 
 @pytest.mark.parametrize(("batch_tokens", "batches"), [(1, 5), (20, 3), (2048, 1)])
-def test_a_head_that_attends_to_the_tree_is_right_everywhere(batch_tokens, batches):
-    model, tokenizer = Gold(ALL), minilm().tokenizer
-    reading = read_words(model, tokenizer, ALL, batch_tokens=batch_tokens)
-    assert len(model.batches) == batches
-    assert all(n * length <= max(20, batch_tokens) for n, length in model.batches)
-    assert reading.names == ("0.0", "0.1", "1.0")
-    assert reading.most.shape == (5, 11, 3) and reading.too_long() == []
-    arcs = arcs_of(reading, "to head")
-    assert len(arcs.word) == 6 + 10 + 1 + 6
-    assert accuracies(reading, arcs)[0] == 1
-    assert accuracies(reading, arcs)[1] < 0.1  # an arc that points at the next word
-    assert reading.most[1, :, 0].tolist() == [max(0, head - 1) for head in LONG.heads]
-    assert reading.most[2].tolist()[:3] == [[1] * 3, [0] * 3, [-1] * 3]
-    assert (reading.most[3] == -1).all()  # the only word has no other
+def test_words_of_a_batch_are_those_of_each_sentence(batch_tokens, batches):
+    model, tokenizer = Small(), minilm().tokenizer
+    reading = syntax.read_words(model, tokenizer, ALL, batch_tokens=batch_tokens)
+    assert len(model.shapes) == batches
+    assert all(n * length <= max(20, batch_tokens) for n, length in model.shapes)
+    assert reading.names == ("0.0", "0.1", "1.0", "1.1")
+    assert reading.most.shape == (5, 11, 4) and reading.too_long() == []
+    for row, sentence in enumerate(ALL):
+        words = len(sentence.words)
+        ids, word_of = syntax.word_pieces(tokenizer, sentence.words)
+        special = tokenizer("").input_ids  # [CLS], [SEP]
+        alone = [tokenizer(word).input_ids[1:-1] for word in sentence.words]
+        assert ids == special[:1] + sum(alone, []) + special[1:]
+        assert word_of == [-1, *(i for i, each in enumerate(alone) for _ in each), -1]
+        layers = record_attention(model, torch.tensor([ids]), None)
+        weights = torch.cat(layers, dim=1)[0]  # (heads, tokens, tokens)
+        wanted = [by_definition(head, word_of, words)[1] for head in weights]
+        assert reading.most[row, :words].mT.tolist() == wanted
+        assert (reading.most[row, words:] == -1).all()
+        assert reading.pieces[row].tolist() == [*map(word_of.count, range(11))]
 
 
-def test_too_long_sentences_are_named_and_left_out():
-    reading, whole = gold_reading(ALL, max_length=10), gold_reading(ALL)
-    assert reading.too_long() == [1]
-    assert (reading.most[1] == -1).all() and (reading.pieces[1] == 0).all()
+def test_too_long_sentences_are_left_out_and_parts_are_rows():
+    model, tokenizer = Small(), minilm().tokenizer
+    whole = syntax.read_words(model, tokenizer, ALL)
+    longest = int(whole.pieces[1].sum()) + 2
+    assert syntax.read_words(model, tokenizer, ALL, max_length=longest).too_long() == []
+    reading = syntax.read_words(model, tokenizer, ALL, max_length=longest - 1)
+    assert reading.too_long() == [1] and (reading.most[1] == -1).all()
     assert 1 not in arcs_of(reading, "to head").sentence
-    rest = torch.tensor([0, 2, 3, 4])
-    for rows in (rest, tuple(rest.tolist()), torch.arange(5) != 1):
-        part = reading.part(rows)
-        assert part.sentences == (CAT, SHORT, ONE, CAT)
-        assert torch.equal(part.most, whole.most[rest])
-        assert torch.equal(part.pieces, whole.pieces[rest])
-    long = [
-        tree_of("a " * n, [0] + [1] * (n - 1), "root" + " dep" * (n - 1))
-        for n in (510, 511)  # and two tokens more
-    ]
-    assert gold_reading([SHORT, *long]).too_long() == [2]
-    for size, says in ((1, "all sentences are longer than max_"), (0, "max_length is")):
-        with pytest.raises(ValueError, match=f"{says}.*{size}"):
-            gold_reading(ALL, max_length=size)
-
-
-def test_batches_of_minilm_are_as_sentence_by_sentence():
-    encoder, tokenizer = minilm().model, minilm().tokenizer
-    together = read_words(encoder, tokenizer, ALL)
-    alone = read_words(encoder, tokenizer, ALL, batch_tokens=1)
-    assert len(together.names) == 72 and together.names[19] == "1.7"
-    assert torch.equal(together.most, alone.most)
-    assert torch.equal(together.pieces, alone.pieces)
-    ids, word_of = (torch.tensor([x]) for x in word_pieces(tokenizer, LONG.words))
-    maps = word_maps(record_attention(encoder, ids)[1][:, 7:8], word_of, 11)
-    found = most_read(maps, together.pieces[1:2])
-    assert torch.equal(found[0, 0], together.most[1, :, 19].long())
+    with pytest.raises(ValueError, match="all .* longer than max_length=2"):
+        syntax.read_words(model, tokenizer, ALL, max_length=2)
+    for rest in ([0, 2, 3, 4], range(2, 5), torch.arange(5) != 1):
+        part, chosen = reading.part(rest), torch.arange(5)[rest]
+        assert part.sentences == tuple(ALL[i] for i in chosen)
+        assert torch.equal(part.most, whole.most[chosen])
+        assert torch.equal(part.pieces, whole.pieces[chosen])
 
 
 # --- arcs ---
+
+
+def known(sentences, most):
+    """Return a Reading of words of one token each; most: for two heads."""
+    most = torch.tensor(most)  # (sentences, words, heads)
+    return Reading(tuple(sentences), most, torch.ones(most.shape[:2]), ("0.0", "0.1"))
 
 
 def pairs(arcs):
@@ -229,126 +305,124 @@ def pairs(arcs):
 
 
 def test_arcs_point_at_the_words_of_the_tree():
-    reading = gold_reading([CAT])
+    most = [[2, 1], [2, 0], [4, 1], [4, 4], [1, 1], [6, 6], [4, 2], [0, 0]]
+    reading = known([CAT], [most])
     names = "det amod nsubj:pass aux:pass case obl".split()
     to_head = list(zip(names, [0, 1, 2, 3, 5, 6], [2, 2, 4, 4, 6, 4]))
     arcs = arcs_of(reading, "to head")
     assert pairs(arcs) == to_head
     assert pairs(arcs_of(reading, "to dependent")) == [(r, b, a) for r, a, b in to_head]
-    assert offsets(arcs).tolist() == [2, 1, 2, 1, 1, -2]
-    second = torch.arange(6) == 1
-    assert pairs(arcs.where(second)) == to_head[1:2]
-    with pytest.raises(TypeError, match="give bool"):
-        arcs.where(second.long())
-    with pytest.raises(ValueError, match="'to dependent'"):
-        arcs_of(reading, "down")
-
-
-def test_a_relation_is_not_its_subtype_and_words_without_tokens_have_no_arcs():
-    reading = gold_reading([CAT, LONG])
-    arcs = arcs_of(reading, "to head")
-    assert pairs(arcs.of("nsubj")) == [("nsubj", 2, 3)]
-    assert pairs(arcs.of("nsubj:pass")) == [("nsubj:pass", 2, 4)]
-    assert len(arcs.of("iobj").word) == 0
-    reading.pieces[0, 2] = 0  # the dog
-    some = arcs_of(reading, "to head")
-    assert [r for r, *_ in pairs(some)][:3] == ["aux:pass", "case", "obl"]
+    assert syntax.offsets(arcs).tolist() == [2, 1, 2, 1, 1, -2]
+    assert syntax.accuracies(reading, arcs).tolist() == pytest.approx([1, 1 / 3])
+    assert pairs(arcs.of("nsubj")) == []  # is not its subtype
+    assert pairs(arcs.of("nsubj:pass")) == to_head[2:3]
+    reading.pieces[0, 2] = 0  # the dog has no token, and so no arcs
+    assert [r for r, *_ in pairs(arcs_of(reading, "to head"))] == names[3:]
     none = arcs_of(reading.part([]), "to head")
     assert none.word.shape == none.partner.shape == (0,) and none.relation == ()
+
+
+def arcs(sentence, word, partner):
+    columns = (torch.tensor(x) for x in (sentence, word, partner))
+    return Arcs(*columns, tuple("abcdefgh")[: len(word)])
 
 
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [([1, 1, -3, 1], (1, 0.75)), ([-7, -7, 1, -7], (-7, 0.75)), ([-2, 1], (1, 0.5))],
 )
-def test_best_offset_is_the_most_frequent(values, wanted):
-    word = torch.full((len(values),), 9)
-    arcs = Arcs(word * 0, word, word + torch.tensor(values), ("x",) * len(values))
-    assert best_offset(arcs) == wanted
-
-
-# --- chosen on one part, reported on the other ---
-
-
-def made(rows):
-    """Return a Reading of relations det from word 0, with two known heads.
-
-    rows: for each sentence (where the partner of word 0 stands, what each head names).
-    """
-    sentences, most = [], []
-    for partner, named in rows:
-        heads = [0 if i == partner else partner + 1 for i in range(4)]
-        relations = "det dep dep dep".split()
-        relations[partner] = "root"
-        sentences.append(tree_of("a b c d", heads, " ".join(relations)))
-        most.append([list(named)] + [[-1, -1]] * 3)
-    pieces = torch.ones(len(rows), 4, dtype=torch.int16)
-    return Reading(tuple(sentences), torch.tensor(most), pieces, ("0.0", "0.1"))
-
-
-# head 0 is right on the first sentences, head 1 on the others; the partner stands 1
-# word on in most of the first sentences, 2 in most of the others
-FIRST = made([(1, (1, 3)), (1, (1, 2)), (1, (1, 1)), (2, (2, 3))])
-OTHER = made([(2, (3, 2)), (2, (1, 2)), (2, (2, 2)), (1, (2, 1))])
-
-
-def test_head_and_offset_are_chosen_on_one_part_and_reported_on_the_other():
-    found = held_out(FIRST, OTHER, "det", "to head")
-    assert (found.relation, found.direction) == ("det", "to head")
-    assert (found.head, found.chosen, found.accuracy) == ("0.0", 1.0, 0.25)
-    assert (found.offset, found.offset_chosen) == (1, 0.75)
-    assert (found.offset_accuracy, found.lift) == (0.25, 0.0)
-    assert found.elsewhere == pytest.approx(1 / 3)
-    assert (found.distance, found.arcs, found.arcs_chosen) == (7 / 4, 4, 4)
-    back = held_out(OTHER, FIRST, "det", "to head")
-    assert (back.head, back.chosen, back.accuracy) == ("0.1", 1.0, 0.25)
-    assert (back.offset, back.offset_chosen, back.offset_accuracy) == (2, 0.75, 0.25)
-    with pytest.raises(ValueError, match="cop occurs 0 times in the first sentences"):
-        held_out(FIRST, OTHER, "cop", "to head")
-    for parts in ((FIRST, gold_reading([SHORT])), (gold_reading([SHORT]), FIRST)):
-        with pytest.raises(ValueError, match="dep occurs .*0 .*others"):
-            held_out(*parts, "dep", "to head")
-
-
-def test_intervals_are_of_the_reported_part_and_over_sentences_not_arcs():
-    found = held_out(FIRST, OTHER, "dep", "to head")
-    arcs = arcs_of(OTHER, "to head").of("dep")
-    assert len(arcs.word) == 8  # two in each sentence
-    right = (offsets(arcs) == found.offset).float()[:, None]
-    ends = bootstrap(right, arcs.sentence, 4).flatten().tolist()
-    assert found.offset_interval == tuple(ends)
-    assert ends != bootstrap(right, torch.arange(8), 8).flatten().tolist()
-    found = held_out(FIRST, OTHER, "det", "to head")
-    assert found.interval[0] < found.accuracy == 0.25 < found.interval[1]
-    # head and offset hit different arcs, so their difference is less certain than each
-    assert found.lift_interval[0] < 0 < found.lift_interval[1]
-    assert found == held_out(FIRST, OTHER, "det", "to head")
-    perfect = held_out(FIRST, FIRST, "det", "to head")
-    assert perfect.interval == (1.0, 1.0) and perfect.lift == 0.25
-
-
-def test_baselines_choose_as_the_finding_did():
-    finding = held_out(FIRST, OTHER, "det", "to head")
-    baselines = [
-        (torch.tensor([0.1, 0.3]), torch.tensor([0.9, 0.2])),
-        (torch.tensor([0.4, 0.3]), torch.tensor([0.25, 0.8])),
-    ]
-    share, best = as_good(finding, baselines)
-    assert share == 3 / 4  # of all heads 0.9, 0.25 and 0.8 reach 0.25
-    assert best == pytest.approx([0.2, 0.25])  # chosen on the first, not the best here
+def test_best_offset_is_the_most_frequent_and_of_equals_the_nearest(values, wanted):
+    size = len(values)
+    found = arcs([0] * size, [9] * size, [9 + value for value in values])
+    assert syntax.best_offset(found) == wanted
 
 
 def test_permuted_arcs_keep_their_sentence_word_and_relation():
-    sentence = torch.tensor([0, 1, 0, 1, 0, 2, 3, 3])
-    word = torch.tensor([0, 0, 1, 1, 2, 5, 3, 4])
-    partner = torch.tensor([7, 8, 7, 9, 6, 5 + 1, 4, 3])
-    arcs, seen = Arcs(sentence, word, partner, tuple("abcdefgh")), set()
-    rows = set(zip(sentence.tolist(), word.tolist(), arcs.relation))
+    words, partners = [0, 0, 1, 1, 2, 5, 3, 4], [7, 8, 7, 9, 6, 6, 4, 3]
+    given = arcs([0, 1, 0, 1, 0, 2, 3, 3], words, partners)
+    kept = set(zip(given.sentence.tolist(), given.word.tolist(), given.relation))
+    seen = set()
     for seed in range(60):
-        dealt = permuted(arcs, torch.Generator().manual_seed(seed))
-        assert set(zip(*(x.tolist() for x in dealt[:2]), dealt.relation)) <= rows
+        dealt = syntax.permuted(given, torch.Generator().manual_seed(seed))
+        sentence, word, _ = (x.tolist() for x in dealt[:3])
+        assert set(zip(sentence, word, dealt.relation)) <= kept
         by_sentence = [dealt.partner[dealt.sentence == i].tolist() for i in range(4)]
         assert [sorted(x) for x in by_sentence[:3]] == [[6, 7, 7], [8, 9], [6]]
         assert by_sentence[3] in ([], [4, 3])  # no word is its own partner
         seen.add(str(by_sentence))
     assert len(seen) == 12  # 3 orders of (6, 7, 7), 2 of (8, 9), 2 of the last
+
+
+# --- chosen on one part, reported on the other ---
+
+
+def made(*rows_):
+    """Return a Reading of relations det from word 0, with two known heads.
+
+    rows_: for each sentence (where the partner of word 0 stands, what each head names).
+    """
+    sentences = []
+    for partner, _ in rows_:
+        heads = [0 if i == partner else partner + 1 for i in range(4)]
+        names = ["root" if i == partner else "dep" if i else "det" for i in range(4)]
+        sentences.append(tree_of("a b c d", heads, " ".join(names)))
+    return known(sentences, [[named] + [(-1, -1)] * 3 for _, named in rows_])
+
+
+# head 0 is right on the first sentences, head 1 on the others; the partner stands 1
+# word on in most of the first sentences, 2 in most of the others
+OLD = made((1, (1, 3)), (1, (1, 2)), (1, (1, 1)), (2, (2, 3)))
+NEW = made((2, (3, 2)), (2, (1, 2)), (2, (2, 2)), (1, (2, 1)))
+
+
+def test_head_and_offset_are_chosen_on_one_part_and_reported_on_the_other():
+    found = held_out(OLD, NEW, "det", "to head")
+    assert found._asdict() == found._asdict() | {
+        **{"relation": "det", "direction": "to head", "head": "0.0", "chosen": 1.0},
+        **{"accuracy": 0.25, "offset": 1, "offset_chosen": 0.75, "lift": 0.0},
+        **{"offset_accuracy": 0.25, "elsewhere": pytest.approx(1 / 3)},
+        **{"distance": 7 / 4, "arcs": 4, "arcs_chosen": 4},
+    }
+    assert held_out(OLD, NEW, "det", "to dependent").distance == 7 / 4
+    back = held_out(NEW, OLD, "det", "to head")
+    assert (back.head, back.chosen, back.accuracy) == ("0.1", 1.0, 0.25)
+    assert (back.offset, back.offset_chosen, back.offset_accuracy) == (2, 0.75, 0.25)
+    baselines = [
+        (torch.tensor([0.1, 0.3]), torch.tensor([0.9, 0.2])),
+        (torch.tensor([0.4, 0.3]), torch.tensor([0.25, 0.8])),
+    ]
+    share, best = syntax.as_good(found, baselines)
+    assert share == 3 / 4  # of all heads 0.9, 0.25 and 0.8 reach 0.25
+    assert best == pytest.approx([0.2, 0.25])  # chosen on the first, not the best here
+
+
+def test_intervals_are_of_the_reported_part_and_over_sentences_not_arcs():
+    found, new = held_out(OLD, NEW, "dep", "to head"), arcs_of(NEW, "to head").of("dep")
+    assert len(new.word) == 8  # two in each sentence
+    right = (syntax.offsets(new) == found.offset).float()[:, None]
+    assert found.offset_interval == tuple(bootstrap(right, new.sentence, 4).flatten())
+    found = held_out(OLD, NEW, "det", "to head")
+    assert found.interval[0] < found.accuracy == 0.25 < found.interval[1]
+    # head and offset hit different arcs, so their difference is less certain than each
+    assert found.lift_interval[0] < 0 < found.lift_interval[1]
+    perfect = held_out(OLD, OLD, "det", "to head")
+    assert perfect.interval == (1.0, 1.0) and perfect.lift == 0.25
+
+
+FEW = known([SHORT], torch.zeros(1, 3, 2).tolist())
+MAPS, WORD_OF = torch.ones(2, 3, 7, 7), torch.ones(3, 7, dtype=torch.long)
+GUARDS = [
+    ("give a list", syntax.word_pieces, None, "Do not"),
+    ("word_of .1, 7.; give 4 axes", syntax.word_maps, MAPS, WORD_OF[:1], 2),
+    (".3, 7, 7., word_of .3, 7.; give 4 axes", syntax.word_maps, MAPS[0], WORD_OF, 2),
+    ("'to dependent'", arcs_of, OLD, "down"),
+    ("occurs 0 times in the first .*, 0 times", held_out, OLD, NEW, "cop", "to head"),
+    ("dep occurs 8 .* 0 times in the others", held_out, OLD, FEW, "dep", "to head"),
+    ("dep occurs 0 .* 8 times in the others", held_out, FEW, OLD, "dep", "to head"),
+]
+
+
+@pytest.mark.parametrize("case", GUARDS, ids=lambda case: case[0])
+def test_guards(case):
+    with pytest.raises((TypeError, ValueError), match=case[0]):
+        case[1](*case[2:])
