@@ -200,8 +200,10 @@ def score_table(
     one = isinstance(weights, Tensor)
     layers = [weights] if one else list(weights)
     scores, others = _scores(metric, layers, options), {}
-    for name, each in baselines.items():
-        others[name] = _scores(metric, _expanded(each, layers), options)
+    for name, x in baselines.items():
+        given = [x] * len(layers) if isinstance(x, Tensor) else x
+        beside = [a.expand_as(layer) for a, layer in zip(given, layers, strict=True)]
+        others[name] = _scores(metric, beside, options)
     heads = [(i, head) for i, x in enumerate(layers) for head in range(x.shape[1])]
     names = [f"head {head}" if one else f"L{i} H{head}" for i, head in heads]
     if best:
@@ -322,12 +324,6 @@ def _scores(metric: Callable, layers: Sequence[Tensor], options: dict) -> Tensor
             given = f"{shape_of(score)} for weights {shape_of(layer)}"
             raise ValueError(f"metric returned {given}; give (batch, heads).")
     return torch.cat(scores[1:], dim=1)
-
-
-def _expanded(baseline, layers: Sequence[Tensor]) -> list[Tensor]:
-    """Return a baseline's layers, each in the shape of the layer that it is beside."""
-    given = [baseline] * len(layers) if isinstance(baseline, Tensor) else baseline
-    return [x.expand_as(layer) for x, layer in zip(given, layers, strict=True)]
 
 
 def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tensor:
