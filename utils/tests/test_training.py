@@ -203,6 +203,10 @@ def test_evaluation_is_in_eval_mode_without_gradients(seeds):
     assert history.evaluations == [(0, False), (2, False), (3, False)]
     assert models[0] is here[0] and not any(m.training for m in models)
     assert all(p.grad is None for m in models for p in m.parameters())
+    seen.clear()
+    del how["evaluate"]
+    run(seeds, pairs, 2, **how)  # from eval mode, and nothing evaluates
+    assert seen == [(True, True)] * 2
     before = weights_of(models[0])
     history = train(models[0], pairs, 0, evaluate=lambda _: 7)
     assert history == History(evaluations=[(0, 7)])  # no steps are an evaluation
