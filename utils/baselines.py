@@ -1,8 +1,8 @@
 """Baselines: what a head without the skill scores, and tables that compare with them.
 
-A baseline is attention weights of the same shape as those that were found, scored by
-the same metric. It may do whatever the finding was allowed to do: attend as sharply,
-and be chosen as the best of as many heads.
+A baseline is attention weights of the same shape as those that were found, of a model
+that has learned nothing, scored by the same metric. It may do whatever the finding was
+allowed to do: attend as sharply, and be chosen as the best of as many heads.
 """
 
 import copy
@@ -12,16 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from utils.checks import check_layout, check_size, shape_of
+from utils.checks import shape_of
 from utils.heads import normalised_entropy, visible_keys
 from utils.recording import attention_layers, looking, record_attention, recorded
 
 
 def uniform_attention(shape: Sequence[int], mask: Tensor | None = None) -> Tensor:
-    """Return weights that are equal for all keys that are visible to a query.
+    """Return attention weights that are equal for all keys visible to a query.
 
-    shape: (batch, heads, queries, keys); axes that are missing in front become 1.
-    mask: as in `heads.py`. A query without a visible key has zeros.
+    shape: (batch, heads, queries, keys), or only its last axes, e.g. (queries, keys):
+        those that are missing in front become 1.
+    mask: the model's own, as in `heads.py`. A query without a visible key has zeros.
+    Returns (batch, heads, queries, keys), float32.
 
     >>> uniform_attention((2, 2), torch.tensor([[True, False], [True, True]]))
     tensor([[[[1.0000, 0.0000],
@@ -32,12 +34,12 @@ def uniform_attention(shape: Sequence[int], mask: Tensor | None = None) -> Tenso
 
 
 def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
-    """Return a copy of a model with fresh weights, as its modules draw them.
+    """Return a copy of a model whose weights are drawn anew, as before any training.
 
-    After torch.manual_seed(seed), reset_parameters() of every module is called, the
-    outer ones last. Your own random state does not change.
+    seed: of the new weights. Every module draws its own, by its `reset_parameters()`,
+        the outer modules last. Your own random state does not change.
+    ValueError if a module has weights and no such method.
     """
-    check_size("seed", seed)
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -62,15 +64,20 @@ def entropy_matched_copy(
     queries: Tensor | None = None,
     tolerance: float = 0.01,
 ) -> nn.Module:
-    """Return a copy of an untrained model whose heads have given normalised entropies.
+    """Return a copy of an untrained model whose heads attend as sharply as asked.
 
-    The attention of an untrained head is nearly uniform, so that any sharp head exceeds
-    it somewhere. Here the query weights and bias of each head are multiplied by one
-    number, such that its mean normalised entropy on these inputs becomes the given one.
-    inputs: of the model, a tensor or a tuple. entropies: one tensor (heads,) per layer,
-    in the order of the calls: `normalised_entropy(...).nanmean(0)` of the heads found,
-    with the same mask and queries.
-    Raises ValueError if a head misses its entropy by more than `tolerance`.
+    An untrained head attends to all keys nearly alike, a trained one to few: it could
+    win by its sharpness alone. Against such a copy, where every head is as sharp as a
+    trained one, it cannot. To get there, the query weights and bias of each head are
+    multiplied by one number, and with them its scores before the softmax.
+    untrained: e.g. `untrained_copy(model, seed)`; it stays as it is.
+    inputs: of the model, a tensor, or a tuple of its arguments.
+    entropies: for each layer, in the order of their calls, a tensor (heads,) from 0
+        (one key) to 1 (all alike): `normalised_entropy(weights, ...).nanmean(0)` of the
+        trained model's weights on these inputs.
+    mask, queries: as they were given to `normalised_entropy`; the model is not given
+        them.
+    ValueError if a head misses its entropy by more than `tolerance`.
 
     >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(4, 6, 8)
     >>> matched = entropy_matched_copy(layer, (x, x, x), [torch.tensor([0.3, 0.6])])
@@ -111,10 +118,12 @@ def entropy_matched_copy(
 
 
 def best_of(*scores: Tensor) -> Tensor:
-    """Return the scores (batch,) of the best choice: the one with the highest mean.
+    """Return the scores (batch,) of the head that is best in the mean over sequences.
 
-    scores: (batch, choices), or with more axes, e.g. heads of each layer, or offsets.
-    If the finding is the best of many, so is its baseline.
+    scores: (batch, heads), e.g. one tensor for each layer, or for each of several
+        offsets: the choice is among all heads of all of them. (Further axes are further
+        choices.) It is one choice for all sequences.
+    If the finding is the best of many heads, so must its baseline be.
 
     >>> best_of(torch.tensor([[0.1, 0.2], [0.1, 0.4]]), torch.tensor([[1.0], [0]]))
     tensor([1., 0.])
@@ -127,7 +136,11 @@ def best_of(*scores: Tensor) -> Tensor:
 class Row:
     """A score beside its baselines: means over sequences, with 95 % intervals.
 
-    lift: the value minus the highest of the baselines, compared sequence by sequence.
+    value, interval: the mean score, and the ends of its interval.
+    baselines: {name: the mean score of this baseline}.
+    lift: value minus the highest of the baselines; its interval is that of the mean of
+        the differences, sequence by sequence.
+    sequences: how many were counted.
     """
 
     name: str
@@ -174,12 +187,14 @@ def score_table(
 ) -> Table:
     """Return a row per head: its score, those of its baselines, and its lift over them.
 
-    metric: a score (batch, heads), e.g. `previous_token`; options: its own, e.g. mask=.
-    weights: of one layer, or a list of them, as from `record_attention`.
-    baselines: for each name weights like these. One sequence, or one head, stands for
-        all of them, and so does one tensor for all layers.
-    best: True gives one row: the head with the highest mean, beside the head with the
-        highest mean of each baseline. If you choose, the baselines choose, too.
+    metric: one of `heads.py`, e.g. `previous_token`: metric(weights, **options) returns
+        (batch, heads). options: e.g. mask=, ids=.
+    weights (batch, heads, queries, keys): of one layer, or a list, one for each layer,
+        as `record_attention` returns it.
+    baselines: {name: weights like these}. An axis of size 1, batch or heads, stands for
+        all, and one tensor for all layers.
+    best: True gives one row: the head with the highest mean score, beside the head of
+        each baseline that is its best. If you choose, the baselines choose, too.
     seed: of the intervals, see `compare`.
 
     >>> from utils.heads import previous_token
@@ -191,8 +206,10 @@ def score_table(
     one = isinstance(weights, Tensor)
     layers = [weights] if one else list(weights)
     scores, others = _scores(metric, layers, options), {}
-    for name, each in baselines.items():
-        others[name] = _scores(metric, _expanded(name, each, layers), options)
+    for name, x in baselines.items():
+        given = [x] * len(layers) if isinstance(x, Tensor) else x
+        beside = [a.expand_as(layer) for a, layer in zip(given, layers, strict=True)]
+        others[name] = _scores(metric, beside, options)
     heads = [(i, head) for i, x in enumerate(layers) for head in range(x.shape[1])]
     names = [f"head {head}" if one else f"L{i} H{head}" for i, head in heads]
     if best:
@@ -208,15 +225,18 @@ def score_table(
 def compare(
     scores: Tensor, baselines: Mapping[str, Tensor], name: str = "", *, seed: int = 0
 ) -> Row:
-    """Return the row of one score (batch,) beside its baselines, each (batch,).
+    """Return the `Row` of one head: its scores beside those of its baselines.
 
+    scores (batch,): of one head, a number for each sequence.
+    baselines: {name: (batch,)}, on the same sequences. name: what the row is called.
     Means are over the sequences for which all are defined (not NaN). The intervals, by
     `bootstrap` over sequences, are NaN for a single one; they say how far other
     sequences would change the mean, not other seeds of the model or a baseline.
     """
-    for key, x in {"scores": scores, **baselines}.items():
-        check_layout(key, x, "(batch,)", 1)
     every = torch.stack([scores, *baselines.values()]).detach().cpu().double()
+    if every.dim() != 2:
+        given = f"scores and baselines have shape {shape_of(scores)}"
+        raise ValueError(f"{given}; give (batch,), those of one head.")
     every = every[:, ~every.isnan().any(0)]  # (1 + baselines, sequences)
     size = every.shape[1]
     if size == 0:
@@ -234,10 +254,12 @@ def compare(
 def bootstrap(
     values: Tensor, group: Tensor, groups: int, *, seed: int = 0, draws: int = 1000
 ) -> Tensor:
-    """Return the ends (2, columns) of the 95 % interval of the mean of each column.
+    """Return the 95 % interval of the mean of each column: (2, columns), low and high.
 
-    values (rows, columns); group (rows,): to which of the `groups`, e.g. sentences, a
-    row belongs. Groups are drawn again with replacement, each with all its rows.
+    values (rows, columns): the measurements. group (rows,): the number of the group,
+        e.g. the sentence, that a row belongs to, from 0 to groups - 1.
+    Rows of one group are alike. So `draws` times as many groups as there are are drawn
+    with replacement, each with all its rows; 95 % of the means lie in the interval.
     Source: Efron and Tibshirani 1993, chapter 13 (percentile interval).
     """
     generator = torch.Generator().manual_seed(seed)
@@ -255,11 +277,12 @@ def sign_flip(
 ) -> float:
     """Return the two-sided p-value of "these differences have the mean 0".
 
-    values (rows,): differences of two numbers; group (rows,): to which of the `groups`,
-    e.g. sentences, a row belongs. If nothing tells the two numbers apart, a group could
-    as well have the opposite sign. So each draw gives every group a random sign, with
-    all its rows, and p is the share of draws whose sum is as far from 0 as the sum that
-    was found. It is at least 1 / (draws + 1).
+    values (rows,): each the difference of two measurements. group (rows,): the number
+        of the group, e.g. the sentence, that a row belongs to, from 0 to groups - 1.
+    If nothing tells the two measurements apart, a group could as well have the opposite
+    sign. So each draw gives every group a random sign, with all its rows, and p is the
+    share of draws whose sum is as far from 0 as the sum that was found. It is at least
+    1 / (draws + 1).
     Source: Good 2005, "Permutation, Parametric and Bootstrap Tests", section 3.2.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -272,12 +295,12 @@ def sign_flip(
 
 
 def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Return which of several null hypotheses are rejected, by Holm's correction.
+    """Return for each p-value whether its null hypothesis is rejected, as Holm does.
 
     The probability that one or more true ones are rejected is at most `level`, whatever
-    the number of hypotheses, and however they depend on each other. The smallest of n
-    p-values is compared with level / n, the next with level / (n - 1), and so on; after
-    the first one that is too large no other is rejected.
+    their number, and however they depend on each other. The smallest of n p-values is
+    compared with level / n, the next with level / (n - 1), and so on; after the first
+    one that is too large no other is rejected.
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
 
     >>> holm([0.04, 0.01, 0.03])
@@ -297,10 +320,8 @@ def _best(scores: Tensor) -> int:
     return int(scores.nanmean(0).nan_to_num(-torch.inf).argmax())
 
 
-def _scores(metric: Callable, layers: list[Tensor], options: dict) -> Tensor:
+def _scores(metric: Callable, layers: Sequence[Tensor], options: dict) -> Tensor:
     """Return the scores (batch, heads of all layers)."""
-    if not layers:
-        raise ValueError("weights are an empty list; give one tensor per layer.")
     # the first head alone, too: a matrix (heads, heads) can look like (batch, heads)
     layers = [layers[0][:, :1], *layers]
     scores = [metric(layer, **options) for layer in layers]
@@ -309,16 +330,6 @@ def _scores(metric: Callable, layers: list[Tensor], options: dict) -> Tensor:
             given = f"{shape_of(score)} for weights {shape_of(layer)}"
             raise ValueError(f"metric returned {given}; give (batch, heads).")
     return torch.cat(scores[1:], dim=1)
-
-
-def _expanded(name: str, baseline, layers: list[Tensor]) -> list[Tensor]:
-    """Return a baseline's layers, each in the shape of the layer that it is beside."""
-    given = [baseline] * len(layers) if isinstance(baseline, Tensor) else list(baseline)
-    try:
-        return [x.expand_as(layer) for x, layer in zip(given, layers, strict=True)]
-    except (RuntimeError, ValueError):
-        shapes = f"{[shape_of(x) for x in given]}, not {[shape_of(x) for x in layers]}"
-        raise ValueError(f"baseline {name!r} has shapes {shapes}.") from None
 
 
 def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tensor:

@@ -12,7 +12,9 @@ queries: (batch, queries) bool, which queries count. By default every query coun
 A score returns (batch, heads): for each sequence and head the mean over the queries
 that count and for which it is defined. (The first token has no previous token.) It is
 NaN in a sequence without such a query, so `.nanmean(0)` is the mean over sequences.
-Scores that compare positions need self-attention: query i and key i are the same token.
+Most scores are weights: from 0, the head attends to no key of this kind, to 1, it
+attends to nothing else. Scores that compare positions need self-attention: query i and
+key i are the same token.
 """
 
 import torch
@@ -21,17 +23,16 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.checks import check_floating, check_layout, check_whole, holds, shape_of
+from utils.checks import holds
 from utils.masks import check_mask
 from utils.recording import record_attention as record_attention  # offered here, too
-
-AXES = "(batch, heads, queries, keys)"
 
 
 def at_offset(weights: Tensor, offset: int, *, mask=None, queries=None) -> Tensor:
     """Return the weight (batch, heads) on the key `offset` positions after the query.
 
-    -1 is the previous token. Queries count for which this key exists and is visible.
+    offset: -1 is the previous token, 0 the query's own. Queries count for which this
+    key exists and is visible.
     Source: Clark et al. 2019, section 3.1; Olsson et al. 2022, "previous token score".
 
     >>> at_offset(torch.eye(4)[None, None], 0)
@@ -70,10 +71,11 @@ def first_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
 
 
 def on_keys(weights: Tensor, keys: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the sum (batch, heads) of the weights on the marked keys.
+    """Return how much of its weight a query gives to some keys of your choice.
 
-    keys: (batch, keys) bool, e.g. `ids == separator`. Queries count that can attend to
-    at least one marked key.
+    keys: (batch, keys) bool, True = this key is one of them; e.g. `ids == separator`,
+        to find heads that attend to separators. Their weights are added up.
+    Queries count that can attend to at least one of them. Returns (batch, heads).
     Source: Clark et al. 2019, section 3.2 ([CLS], [SEP], full stops).
 
     >>> marked = torch.tensor([[True, False, False, True]])
@@ -81,14 +83,15 @@ def on_keys(weights: Tensor, keys: Tensor, *, mask=None, queries=None) -> Tensor
     tensor([[0.5000]])
     """
     weights, visible, counted = _checked(weights, mask, queries)
-    keys = _checked_marks("keys", keys, weights, axis=-1)
+    _check_marks("keys", keys, (len(weights), weights.shape[-1]))
     return _weight_on(weights, keys[:, None, None] & visible, counted)
 
 
 def duplicate_token(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the sum (batch, heads) of the weights on earlier copies of the query.
+    """Return the weight (batch, heads) on earlier copies of the query's token.
 
-    ids: (batch, length). Queries count whose token stands earlier on a visible key.
+    ids: (batch, length), the tokens. The weights on all earlier copies are added up.
+    Queries count whose token stands earlier, on a visible key.
     Source: Wang et al. 2023, "duplicate token heads".
     """
     weights, visible, counted = _checked(weights, mask, queries, square=True)
@@ -96,12 +99,12 @@ def duplicate_token(weights: Tensor, ids: Tensor, *, mask=None, queries=None) ->
 
 
 def induction(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
-    """Return the sum (batch, heads) of the weights on what followed earlier copies.
+    """Return the weight (batch, heads) on what followed earlier copies of the token.
 
-    All earlier copies of the query's token count: a head that divides its weight among
-    three of them does as much induction as one that attends to the nearest alone.
-    ids: (batch, length). Queries count whose token stands earlier, with a visible key
-    after it.
+    ids: (batch, length), the tokens. The weights on the keys that come right after an
+        earlier copy of the query's token are added up: a head that divides its weight
+        among three of them does as much induction as one that attends to one alone.
+    Queries count whose token stands earlier, with a visible key after it.
     Source: Olsson et al. 2022, appendix, "prefix matching".
 
     >>> weights = torch.eye(4).roll(-2, 1)[None, None]
@@ -152,13 +155,11 @@ def js_divergence(weights: Tensor, *, mask=None, queries=None) -> Tensor:
             [0.6931, 0.0000]])
     """
     weights, _, counted = _checked(weights, mask, queries)
-    _check_some(counted)
-    heads = weights.shape[1]
-    total = weights.new_zeros(heads, heads)
+    total = weights.new_zeros(weights.shape[1], weights.shape[1])
     for each, which in zip(weights, counted):  # all pairs at once would not fit a cache
         rows = each[:, which].flatten(1)  # (heads, queries * keys)
         own = entr(rows).sum(-1)  # (heads,)
-        for i in range(heads):
+        for i in range(len(rows)):
             middle = entr((rows[i] + rows[i + 1 :]) / 2).sum(-1)
             divergence = middle - (own[i] + own[i + 1 :]) / 2
             total[i, i + 1 :] += divergence / which.sum().clamp(min=1)
@@ -170,18 +171,18 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
 
     A weight says how much a head attends to a key, not how much this key contributes.
     Its contribution is weight * value, after the head's part of out_proj.
-    layer: `MultiHeadAttention` or `nn.MultiheadAttention`; value_input (batch, keys,
-    embed_dim): what the layer was given as value; weights: as the layer returned them.
-    Returns (batch, heads, queries, keys), in units of the output.
+    layer: `MultiHeadAttention` or `nn.MultiheadAttention`.
+    value_input (batch, keys, embed_dim): what the layer was given as value.
+    weights (batch, heads, queries, keys): as the layer returned them, for each head.
+    Returns the same shape as weights, in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
     """
     if isinstance(layer, nn.MultiheadAttention):
         layer = MultiHeadAttention.from_torch(layer)
-    check_layout("weights", weights, AXES, 4)
     batch, keys, _ = value_input.shape
-    expected = (batch, layer.num_heads, weights.shape[2], keys)
+    expected = (batch, layer.num_heads, weights.shape[-2], keys)
     if weights.shape != expected:
-        given = f"weights have shape {shape_of(weights)}"
+        given = f"weights have shape {tuple(weights.shape)}"
         raise ValueError(f"{given}; for layer and value_input it must be {expected}.")
     with torch.no_grad():
         values = split_heads(layer.value_proj(value_input), layer.num_kv_heads)
@@ -212,11 +213,7 @@ def visible_keys(mask, shape: tuple[int, ...], device=None) -> Tensor:
 
 def _checked(weights, mask, queries, *, square: bool = False):
     """Return (weights, visible (batch, 1, queries, keys), counted (batch, queries))."""
-    check_floating("weights", weights)
-    check_layout("weights", weights, AXES, 4)
     batch, _, rows, columns = weights.shape
-    if weights.numel() == 0:
-        raise ValueError(f"weights have shape {shape_of(weights)}: they are empty.")
     if square and rows != columns:
         sizes = f"{rows} queries and {columns} keys"
         raise ValueError(f"weights have {sizes}; this score needs self-attention.")
@@ -226,7 +223,8 @@ def _checked(weights, mask, queries, *, square: bool = False):
     _check_rows(weights, visible, tolerance)
     counted = visible.any(-1)[:, 0]  # (batch, queries): all that have a visible key
     if queries is not None:
-        counted = counted & _checked_marks("queries", queries, weights, axis=-2)
+        _check_marks("queries", queries, (batch, rows))
+        counted = counted & queries
     elif rows == columns:
         counted = counted & visible.any(-2)[:, 0]  # the others are padding
     return weights, visible, counted
@@ -235,10 +233,9 @@ def _checked(weights, mask, queries, *, square: bool = False):
 def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
     """Refuse rows that are not attention weights under this mask."""
     asked = visible.any(-1)  # (batch, 1, queries)
-    least = weights.amin(-1).where(asked, 0)
-    if not holds(least >= 0):
-        given = f"weights contain {least.min():.3g}, negative or NaN"
-        raise ValueError(f"{given}. If a query has no visible key, say so by mask=.")
+    if not holds((weights >= 0).all(-1) | ~asked):
+        why = "If a query has no visible key, say so by mask=."
+        raise ValueError(f"weights contain negative numbers or NaN. {why}")
     sums = weights.sum(-1).where(asked, 1)
     if not holds((sums - 1).abs() <= tolerance):
         found = f"between {sums.min():.3f} and {sums.max():.3f}, and not to 1"
@@ -250,23 +247,19 @@ def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
         raise ValueError(f"{found}; give the model's mask (True = a visible key).")
 
 
-def _checked_marks(name: str, marks, weights: Tensor, axis: int) -> Tensor:
-    """Return marks (batch, queries or keys) bool, or refuse them."""
-    check_layout(name, marks, f"(batch, {name})", 2)
-    expected = (weights.shape[0], weights.shape[axis])
+def _check_marks(name: str, marks: Tensor, expected: tuple[int, int]) -> None:
+    """Refuse marks of queries or keys that would be broadcast, or are not bool."""
     if marks.dtype != torch.bool or marks.shape != expected:
-        given = f"{name} is {marks.dtype} of shape {shape_of(marks)}"
+        given = f"{name} is {marks.dtype} of shape {tuple(marks.shape)}"
         raise ValueError(f"{given}; give bool (batch, {name}) = {expected}.")
-    return marks
 
 
-def _earlier_copies(ids, weights: Tensor) -> Tensor:
+def _earlier_copies(ids: Tensor, weights: Tensor) -> Tensor:
     """Return where the key is an earlier copy of the query's token."""
-    check_whole("ids", ids)
-    expected = (weights.shape[0], weights.shape[-1])
-    if ids.shape != expected:
+    expected = (len(weights), weights.shape[-1])
+    if ids.shape != expected:  # ids of one sequence would be broadcast
         wanted = f"give (batch, length) = {expected}"
-        raise ValueError(f"ids have shape {shape_of(ids)}; {wanted} for these weights.")
+        raise ValueError(f"ids have shape {tuple(ids.shape)}; {wanted}.")
     same = ids[:, None, :, None] == ids[:, None, None]  # (batch, 1, queries, keys)
     return same.tril(-1)
 
@@ -278,12 +271,4 @@ def _weight_on(weights: Tensor, keys: Tensor, counted: Tensor) -> Tensor:
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
     """Return the mean (batch, heads) of values (batch, heads, queries) that count."""
-    _check_some(counted)
     return values.where(counted[:, None], 0).sum(-1) / counted.sum(-1)[:, None]
-
-
-def _check_some(counted: Tensor) -> None:
-    """Refuse a mean of nothing."""
-    if not holds(counted.any()):
-        why = "each is padding, or has no visible key, or none of this kind"
-        raise ValueError(f"no query counts: {why}; look at mask= and queries=.")

@@ -1,35 +1,35 @@
 """The tasks ask what they say; the text's two parts share nothing but words."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
 
 from utils import data
-from utils.data import IGNORED, copy_first_token, python_docs, repeated_tokens
+from utils.data import IGNORED, UNKNOWN, Corpus, python_docs, repeated_tokens
+
+WORDS, CHARACTERS = python_docs("words"), python_docs("characters")
+TASKS = {
+    "repeated": partial(repeated_tokens, vocab_size=30, periods=(3, 9)),
+    "distinct": partial(repeated_tokens, vocab_size=30, periods=(3, 9), distinct=True),
+    "tokens back": partial(data.tokens_back, vocab_size=30, back=3),
+    "first token": partial(data.copy_first_token, vocab_size=30),
+    "words": WORDS.batch,
+    "characters": CHARACTERS.batch,
+}
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-TASKS = {
-    "repeated_tokens": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9)),
-    "distinct": lambda g: repeated_tokens(g, 16, 20, 30, periods=(3, 9), distinct=True),
-    "tokens_back": lambda g: data.tokens_back(g, 16, 20, 30, back=3),
-    "copy_first_token": lambda g: copy_first_token(g, 16, 20, 30),
-    "words": lambda g: WORDS.batch(g, 16, 20),
-    "characters": lambda g: CHARACTERS.batch(g, 16, 20),
-}
-EMPTY = data.Corpus("words", [data.UNKNOWN], torch.arange(0), torch.arange(0))
-WORDS, CHARACTERS = python_docs("words"), python_docs("characters")
-BOTH = pytest.mark.parametrize("corpus", [WORDS, CHARACTERS], ids=lambda c: c.unit)
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_its_seed(task):
     before = torch.get_rng_state()
-    (ids, targets), again, other = (TASKS[task](generator(s)) for s in (0, 0, 1))
+    (ids, targets), again, other = (
+        TASKS[task](generator(s), 16, 20) for s in (0, 0, 1)
+    )
     assert ids.shape == targets.shape == (16, 20)
     assert ids.dtype == targets.dtype == torch.int64
     assert torch.equal(ids, again[0]) and torch.equal(targets, again[1])
@@ -39,7 +39,7 @@ def test_a_task_is_its_seed(task):
 
 def test_the_same_numbers_on_every_machine():
     """Whole numbers from a generator do not depend on the processor."""
-    ids, _ = copy_first_token(generator(), 1, 8, 100)
+    ids, _ = data.copy_first_token(generator(), 1, 8, 100)
     assert ids.tolist() == [[44, 39, 33, 60, 63, 79, 27, 3]]
     ids, _ = repeated_tokens(generator(), 1, 8, 100, periods=(2, 5))
     assert ids.tolist() == [[44, 39, 33, 60, 63, 44, 39, 33]]
@@ -61,105 +61,55 @@ def test_repeated_tokens_repeat(distinct):
     assert periods == {4, 5, 6, 7, 8, 9}
     first = ids[:, :4].flatten()  # all tokens are drawn, and equally often
     assert first.bincount(minlength=9).min() > 60 and first.bincount().max() < 120
-
-
-def test_rows_too_short_to_repeat_ask_nothing():
-    ids, targets = repeated_tokens(generator(), 4, 5, 9, periods=(8, 8))
+    ids, targets = repeated_tokens(generator(), 4, 5, 9, periods=(8, 8))  # too short
     assert ids.shape == (4, 5) and (targets == IGNORED).all()
+    with pytest.raises(ValueError, match="10 distinct tokens, but vocab_size=9"):
+        repeated_tokens(generator(), 2, 9, 9, periods=(3, 10), distinct=True)
 
 
 @pytest.mark.parametrize("back", [0, 1, 3, 30])
-def test_tokens_back(back):
+def test_an_earlier_token_and_the_first(back):
     ids, targets = data.tokens_back(generator(), 4, 10, 9, back=back)
     for i in range(10):
         wanted = ids[:, i - back] if i >= back else torch.full((4,), IGNORED)
         assert torch.equal(targets[:, i], wanted)
-
-
-def test_copy_first_token():
-    ids, targets = copy_first_token(generator(), 4, 10, 9)
+    ids, targets = data.copy_first_token(generator(), 4, 10, 9)
     assert all(torch.equal(targets[:, i], ids[:, 0]) for i in range(10))
 
 
-@pytest.mark.parametrize(
-    "error, says, call",
-    [
-        (ValueError, "vocab_size is 0", lambda: copy_first_token(generator(), 1, 2, 0)),
-        (ValueError, "back is -1", lambda: data.tokens_back(None, 1, 2, 3, back=-1)),
-        (ValueError, "longest period is 3; it must be at least 4",
-         lambda: repeated_tokens(generator(), 1, 2, 3, periods=(4, 3))),
-        (ValueError, "10 distinct tokens, but vocab_size is 9",
-         lambda: repeated_tokens(generator(), 2, 9, 9, periods=(3, 10), distinct=1)),
-        (ValueError, "unit is 'letters'", lambda: python_docs("letters")),
-        (ValueError, "part is 'test'", lambda: WORDS.windows(8, "test")),
-        (ValueError, "length is 0", lambda: WORDS.windows(0)),
-        (ValueError, "do not fit", lambda: WORDS.batch(generator(), 1, 10**6)),
-        (ValueError, "ids are -1 to -1; give 0 to", lambda: WORDS.decode([-1])),
-        (ValueError, "ids are 0 to 9; give 0 to 0", lambda: EMPTY.decode([0, 9])),
-        (ValueError, "ids are 9 to 9", lambda: EMPTY.decode(torch.tensor([9]))),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(error, says, call):
-    with pytest.raises(error, match=says):
-        call()
-
-
-def parts():
-    """Return the two texts that the corpus is made of."""
+@pytest.mark.parametrize("corpus", [WORDS, CHARACTERS], ids=lambda c: c.unit)
+def test_the_parts_of_a_corpus_are_two_texts_that_share_no_paragraph(corpus):
     from pydoc_data.topics import topics
 
-    return data.split_text([topics[name] for name in sorted(topics)])
-
-
-def paragraphs(text):
-    return {" ".join(p.split()) for p in re.split(r"\n\s*\n", text)}
-
-
-def test_no_paragraph_is_in_both_parts_or_twice():
-    train, validation = parts()
-    assert not paragraphs(train) & paragraphs(validation)
-    for text in (train, validation):
-        assert len(paragraphs(text)) == len(re.split(r"\n\s*\n", text))
-    assert 0.08 < len(validation) / len(train + validation) < 0.12
-    assert len(train + validation) > 250_000
-
-
-@BOTH
-def test_the_parts_of_a_corpus_are_these_texts(corpus):
-    """Joined tokens give the text back, but for the unknown ones."""
-    for text, ids in zip(parts(), (corpus.train, corpus.validation)):
-        tokens = data.split_tokens(text, corpus.unit)
-        assert "".join(tokens) == text and len(tokens) == len(ids)
-        known = set(corpus.vocab)
-        expected = [t if t in known else data.UNKNOWN for t in tokens]
+    texts = data._split([topics[name] for name in sorted(topics)])
+    once = [[" ".join(p.split()) for p in re.split(r"\n\s*\n", x)] for x in texts]
+    assert len({*once[0], *once[1]}) == len(once[0]) + len(once[1])
+    assert 0.08 < len(texts[1]) / len("".join(texts)) < 0.12
+    assert len("".join(texts)) > 250_000
+    known = {*corpus.vocab}
+    for text, ids in zip(texts, (corpus.train, corpus.validation)):
+        tokens = data.SPLIT[corpus.unit](text)
+        assert "".join(tokens) == text
+        expected = [t if t in known else UNKNOWN for t in tokens]
         assert [corpus.vocab[i] for i in ids.tolist()] == expected
         assert corpus.decode(ids[:50]) == "".join(expected[:50])
 
 
-def test_the_unknown_word_is_trained_and_met_in_validation():
+def test_the_vocabulary_does_not_know_what_only_validation_says():
+    corpus = data._corpus(" two one two one four", " three three three")
+    assert corpus.vocab == [UNKNOWN, " one", " two"]  # and not " four", once
+    assert corpus.validation.tolist() == [0, 0, 0]
+    assert corpus.encode(" two three").tolist() == [2, 0]
+    assert corpus.encode("").shape == (0,) and corpus.decode([]) == ""
+    with pytest.raises(ValueError, match="as small as -100; give 0"):
+        corpus.decode(torch.tensor([1, IGNORED]))
     assert (WORDS.train == 0).sum() > 100
     assert (WORDS.validation == 0).float().mean() > 0.01
 
 
-def test_the_vocabulary_does_not_know_what_only_validation_says():
-    corpus = data.make_corpus(" two one two one four", " three three three")
-    assert corpus.vocab == [data.UNKNOWN, " one", " two"]  # and not " four", once
-    assert corpus.validation.tolist() == [0, 0, 0]
-    assert corpus.encode(" two three").tolist() == [2, 0]
-    assert corpus.encode("").shape == (0,) and corpus.decode([]) == ""
-
-
-def rows_of(ids):
-    return {tuple(row) for row in ids.tolist()}
-
-
-def corpus_of(train, validation):
-    return data.Corpus("words", [], train, validation)
-
-
 def test_no_window_leaves_its_part():
     """Every window is a run of its part, next token included; so none crosses."""
-    corpus = corpus_of(torch.arange(600), torch.arange(1000, 1600))
+    corpus = Corpus("words", [], torch.arange(600), torch.arange(1000, 1600))
     drawn = corpus.batch(generator(), 20_000, 8)
     for part, (inputs, targets) in (
         ("train", drawn),
@@ -167,14 +117,17 @@ def test_no_window_leaves_its_part():
         ("validation", corpus.windows(8)),  # unless said otherwise
     ):
         rows = torch.cat([inputs, targets[:, -1:]], dim=1)
-        assert rows_of(rows) <= rows_of(getattr(corpus, part).unfold(0, 9, 1))
+        steps = rows - rows[:, :1]
+        assert torch.equal(steps, torch.arange(9).expand_as(steps))
+        ids = getattr(corpus, part)
+        assert ids[0] <= rows.min() and rows.max() <= ids[-1]
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    every = corpus.train[:-1].unfold(0, 8, 1)
-    assert rows_of(drawn[0]) == rows_of(every)  # every window can be drawn
+    assert drawn[0][:, 0].unique().tolist() == [*range(592)]  # all can be drawn
 
 
 @pytest.mark.parametrize("size, rows", [(23, 4), (21, 4), (20, 3), (6, 1)])
 def test_windows_cover_the_part_once(size, rows):
-    inputs, targets = corpus_of(torch.arange(3), torch.arange(size)).windows(5)
+    corpus = Corpus("words", [], torch.arange(3), torch.arange(size))
+    inputs, targets = corpus.windows(5)
     assert inputs.flatten().tolist() == list(range(5 * rows))
     assert targets.flatten().tolist() == list(range(1, 5 * rows + 1))

@@ -1,65 +1,52 @@
-"""Every score against slow loops written from its definition; what must be refused."""
+"""Every score of a head, on drawn inputs, against slow loops from its definition.
 
-import itertools
+`PROPERTY_EXAMPLES=5000` draws as many. One table says what is refused.
+"""
+
 import math
+import os
+from itertools import product
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
 from utils import heads
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask, padding_mask
-from utils.tests.helpers import attention_under
+from utils.tests.helpers import attention_under, normal
 
-B, H, L = 3, 2, 9
-PADDING = padding_mask([L, 4, 6], L)
-MASKS = {
-    "none": None,
-    "causal": causal_mask(L),
-    "padding": PADDING,
-    "one query": torch.ones(B, 1, L, L).bool(),
-    "causal and padding": causal_mask(L) & PADDING,
-    "a sequence hidden": torch.tensor([True, False, True]).view(B, 1, 1, 1),
-    "odd": torch.rand(B, 1, L, L, generator=torch.Generator().manual_seed(5)) < 0.6,
+many = settings(
+    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", 120)),
+    derandomize="PROPERTY_EXAMPLES" not in os.environ,
+    deadline=None,
+)
+FLAGS, SEEDS = st.booleans(), st.integers(0, 999)
+UP_TO_3, UP_TO_6 = st.integers(1, 3), st.integers(1, 6)
+FLOATING = st.sampled_from([torch.float32, torch.float64, torch.float16])
+
+# for each score: the keys of query q that it asks for, in ids or marks of a sequence
+KEYS = {
+    "at_offset": lambda q, offset: {q + offset},
+    "previous_token": lambda q, _: {q - 1},
+    "current_token": lambda q, _: {q},
+    "duplicate_token": lambda q, ids: {k for k in range(q) if ids[k] == ids[q]},
+    "induction": lambda q, ids: {k + 1 for k in range(q) if ids[k] == ids[q]},
+    "first_token": lambda q, _: {0},
+    "on_keys": lambda q, marks: {k for k, marked in enumerate(marks) if marked},
 }
-MASKS["one query"][1, 0, torch.arange(L) != 4] = False  # counts in this sequence
-MASKS["odd"][1, 0, 3] = False  # a query without a visible key
-MASKS["odd"][2, 0, :, 2] = False  # a key that is visible to no query
-IDS = torch.tensor([[4, 4, 2, 4, 1, 2, 4, 4, 1], [3, 1, 3, 1] + [0] * 5, [5, 6, 5] * 3])
-MARKED = (IDS == 1) | (IDS == 5)
-CHOSEN = torch.rand(B, L, generator=torch.Generator().manual_seed(1)) < 0.5
+SQUARE = [*KEYS][:5]  # they compare positions
+SCORES = [*KEYS, "entropy", "normalised_entropy", "js_divergence"]
 
 
-def random_weights(mask=None, **sizes):
-    return attention_under(mask, **{"batch": B, "heads": H, "length": L, **sizes})
+def nats(row):
+    return -sum(x * math.log(x) for x in row if x)
 
 
-def copies(q, b):
-    return {k for k in range(q) if IDS[b, k] == IDS[b, q]}
-
-
-# for each score: its other arguments, and the keys of query q that it asks for
-SCORES = {
-    "previous_token": ((), lambda q, b: {q - 1}),
-    "current_token": ((), lambda q, b: {q}),
-    "at_offset": ((-3,), lambda q, b: {q - 3}),
-    "at_offset ahead": ((2,), lambda q, b: {q + 2}),
-    "first_token": ((), lambda q, b: {0}),
-    "on_keys": ((MARKED,), lambda q, b: {k for k in range(L) if MARKED[b, k]}),
-    "duplicate_token": ((IDS,), copies),
-    "induction": ((IDS,), lambda q, b: {k + 1 for k in copies(q, b)}),
-    "entropy": ((), None),
-    "normalised_entropy": ((), None),
-}
-
-
-def score(name, weights, **options):
-    return getattr(heads, name.split()[0])(weights, *SCORES[name][0], **options)
-
-
-def worth(name, row, visible, q, b):
+def worth(name, row, visible, q, extra):
     """Return what the row of one query is worth; None = this query does not count."""
     if name == "entropy":
         return nats(row)
@@ -67,185 +54,180 @@ def worth(name, row, visible, q, b):
         return None
     if name == "normalised_entropy":
         return nats(row) / math.log(len(visible))
-    keys = SCORES[name][1](q, b) & visible
+    keys = KEYS[name](q, extra) & visible
     return sum(row[k] for k in keys) if keys else None
 
 
-def nats(row):
-    return -sum(x * math.log(x) for x in row if x)
+def counting(visible, queries):
+    """Return {query: its visible keys} of the queries of a sequence that count."""
+    rows = [{k for k, there in enumerate(row) if there} for row in visible.tolist()]
+    chosen = range(len(rows))
+    if queries is not None:
+        chosen = queries.nonzero().flatten().tolist()
+    elif visible.shape[0] == visible.shape[1]:  # what nobody can see is padding
+        chosen = set().union(*rows)
+    return {q: rows[q] for q in chosen if rows[q]}
 
 
-def counting(mask, queries=None):
-    """Return (query, its visible keys) of all queries that count, per sequence."""
-    full = torch.ones(B, 1, L, L).bool() & (True if mask is None else mask)
-    for b, each in enumerate(full[:, 0]):
-        rows = [set(row.nonzero()[:, 0].tolist()) for row in each]
-        seen = set().union(*rows) if queries is None else queries[b].nonzero()[:, 0]
-        yield [(q, visible) for q, visible in enumerate(rows) if visible and q in seen]
+def measured(name, weights, visible, queries, extra):
+    """The oracle: a score by its definition, loops over sequences, heads, queries."""
+    batch, count, *_ = weights.shape
+    chosen = [None] * batch if queries is None else queries
+    counted = [counting(visible[b, 0], chosen[b]) for b in range(batch)]
+    if name == "js_divergence":
+        some = sum(map(bool, counted))
+        total = torch.full((count, count), 0.0 if some else math.nan)
+        for b, i, j in product(range(batch), range(count), range(count)):
+            for q in counted[b]:
+                one, other = weights[b, i, q].tolist(), weights[b, j, q].tolist()
+                middle = nats((x + y) / 2 for x, y in zip(one, other))
+                divergence = middle - (nats(one) + nats(other)) / 2
+                total[i, j] += divergence / len(counted[b]) / some
+        return total
+    result = torch.full((batch, count), math.nan)
+    for b, h in product(range(batch), range(count)):
+        given = extra[b].tolist() if isinstance(extra, torch.Tensor) else extra
+        rows = weights[b, h].tolist()
+        each = [worth(name, rows[q], keys, q, given) for q, keys in counted[b].items()]
+        each = [x for x in each if x is not None]
+        result[b, h] = sum(each) / len(each) if each else math.nan
+    return result
 
 
-@pytest.mark.parametrize("queries", [None, CHOSEN], ids=["all", "chosen"])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", SCORES)
-def test_score_equals_its_definition(name, mask, queries):
-    nothing_ahead, mask = name.endswith("ahead") and "causal" in mask, MASKS[mask]
-    weights = random_weights(mask)
+@many
+@given(st.data(), UP_TO_3, UP_TO_3, UP_TO_6, SEEDS, FLOATING)
+def test_a_score_equals_its_definition(data, batch, count, queries, seed, dtype):
+    keys = data.draw(st.sampled_from([queries, queries, queries % 4 + 2]))
+    generator = torch.Generator().manual_seed(seed)
+    visible, options = torch.ones(batch, 1, queries, keys, dtype=torch.bool), {}
+    if data.draw(FLAGS):
+        axes = [data.draw(st.sampled_from([n, 1])) for n in visible.shape]
+        axes = data.draw(st.sampled_from([axes, [queries, keys]]))
+        share = data.draw(st.sampled_from([0.5, 0.9]))
+        mask = torch.rand(axes, generator=generator) < share
+        mask = mask & causal_mask(queries, keys) if data.draw(FLAGS) else mask
+        visible, options["mask"] = mask.expand(visible.shape), mask
+    if data.draw(FLAGS):
+        options["queries"] = torch.rand(batch, queries, generator=generator) < 0.6
+    scores = 2 * torch.randn(batch, count, queries, keys, generator=generator)
+    weights = scores.masked_fill(~visible, -math.inf).softmax(-1).to(dtype)
+    # the rows of queries without a visible key may hold anything
+    anything = data.draw(st.sampled_from([0.0, math.nan, -7.0]))
+    weights = weights.where(visible.any(-1, keepdim=True), anything)
+    ids = torch.randint(3, (batch, keys), generator=generator)
+    offset = data.draw(st.integers(-keys, keys))
+    extras = {"at_offset": offset, "on_keys": ids > 1}
+    extras |= {"duplicate_token": ids, "induction": ids}
     before = weights.clone()
-    if nothing_ahead:
-        with pytest.raises(ValueError, match="no query counts"):
-            score(name, weights, mask=mask)
-        return
-    wanted = torch.full((B, H), math.nan)
-    for b, counted in enumerate(counting(mask, queries)):
-        for h in range(H):
-            rows = weights[b, h].tolist()
-            each = [worth(name, rows[q], visible, q, b) for q, visible in counted]
-            each = [x for x in each if x is not None]
-            wanted[b, h] = sum(each) / len(each) if each else math.nan
-    found = score(name, weights, mask=mask, queries=queries)
-    assert_close(found, wanted, equal_nan=True)
-    assert torch.equal(weights, before)
+    for name in SCORES:
+        if name in SQUARE and queries != keys:
+            with pytest.raises(ValueError, match="needs self-attention"):
+                getattr(heads, name)(weights, *[extras.get(name)] * (name in extras))
+            continue
+        extra = [extras[name]] if name in extras else []
+        found = getattr(heads, name)(weights, *extra, **options)
+        asked = options.get("queries"), extras.get(name)
+        wanted = measured(name, weights, visible, *asked)
+        assert found.dtype == torch.promote_types(dtype, torch.float32)
+        assert_close(found.float(), wanted, atol=1e-5, rtol=0, equal_nan=True)
+    assert torch.equal(weights.nan_to_num(9), before.nan_to_num(9))
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_what_padding_attends_to_changes_nothing(name):
-    """Rows of padding, and of queries without a visible key, may hold anything."""
-    mask = PADDING.mT & PADDING  # padding is neither query nor key
-    weights = random_weights(mask)
-    found = score(name, weights, mask=mask)
-    assert_close(found, score(name, random_weights(PADDING), mask=PADDING))
-    nonsense = weights.masked_fill(~PADDING.mT, math.nan)
-    assert_close(found, score(name, nonsense, mask=mask))
+def test_equal_heads_do_not_diverge_by_a_rounding():
+    weights = attention_under(None, 3, 2, 9).double()
+    found = heads.js_divergence(torch.cat([weights, weights], dim=1))
+    assert (found >= 0).all() and found[0, 2] < 1e-12 and found.diagonal().max() == 0
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_js_divergence_equals_its_definition(mask):
-    mask = MASKS[mask]
-    weights = random_weights(mask).double()
-    weights = torch.cat([weights, weights[:, :1]], dim=1)  # head 2 is head 0
-    wanted, sequences = torch.zeros(3, 3), [*counting(mask)]
-    some = sum(map(bool, sequences))
-    for b, counted in enumerate(sequences):
-        for i, j, (q, _) in itertools.product(range(3), range(3), counted):
-            p, r = weights[b, i, q].tolist(), weights[b, j, q].tolist()
-            mean = nats((x + y) / 2 for x, y in zip(p, r))
-            wanted[i, j] += (mean - (nats(p) + nats(r)) / 2) / len(counted) / some
-    found = heads.js_divergence(weights, mask=mask)
-    assert_close(found.float(), wanted, atol=1e-6, rtol=1e-5)
-    assert max(found[0, 2].abs(), found.diagonal().abs().max()) < 1e-12
+def test_many_models_at_once_as_where_a_score_is_part_of_a_loss():
+    """Under vmap, where a guard can see no value; and its gradients."""
+    mask, ids = padding_mask([9, 4, 6], 9), torch.arange(27).view(3, 9) % 4
+    several = [attention_under(mask, 3, 2, 9, seed=seed) for seed in range(2)]
+    extras = {"at_offset": [-2], "on_keys": [ids > 2]}
+    extras |= {"duplicate_token": [ids], "induction": [ids]}
+    for name in SCORES:
+
+        def score(weights, name=name):
+            extra = extras.get(name, [])
+            return getattr(heads, name)(weights, *extra, mask=mask)
+
+        found = torch.func.vmap(score)(torch.stack(several))
+        assert_close(found, torch.stack([score(x) for x in several]), equal_nan=True)
+    leaf = several[0].requires_grad_()
+    (slope,) = torch.autograd.grad(heads.current_token(leaf, mask=mask).sum(), leaf)
+    each = torch.eye(9) / torch.tensor([9, 4, 6])[:, None, None]
+    assert_close(slope[:, 0], each * mask[:, 0].mT)  # padding has none
 
 
-def test_a_mask_of_two_axes_is_queries_and_keys_in_a_batch_of_any_size():
-    window = causal_mask(L) & ~causal_mask(L).tril(-3)
-    weights = random_weights(window, batch=L)
-    found = heads.entropy(weights, mask=window)
-    assert_close(found, heads.entropy(weights, mask=window[None, None]))
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_many_models_at_once(name):
-    """Under vmap, as where a score is part of a loss (lesson 07)."""
-    several = torch.stack([random_weights(PADDING, seed=seed) for seed in range(2)])
-    found = torch.func.vmap(lambda weights: score(name, weights, mask=PADDING))(several)
-    wanted = [score(name, weights, mask=PADDING) for weights in several]
-    assert_close(found, torch.stack(wanted), equal_nan=True)
-
-
-IDS_OF_5 = IDS[:2, :5]
-SQUARE = [(heads.previous_token,), (heads.current_token,)]
-SQUARE += [(heads.duplicate_token, IDS_OF_5), (heads.induction, IDS_OF_5)]
-
-
-def test_rectangular_weights():
-    mask = padding_mask([5, 3], 5)
-    weights = random_weights(mask, batch=2, length=2, keys=5)
-    assert heads.normalised_entropy(weights, mask=mask).shape == (2, H)
-    assert_close(heads.first_token(weights, mask=mask), weights[..., 0].mean(-1))
-    assert heads.js_divergence(weights, mask=mask).shape == (H, H)
-    queries = torch.tensor([[True, False]] * 2)
-    found = heads.first_token(weights, mask=mask, queries=queries)
-    assert_close(found, weights[:, :, 0, 0])
-    for metric, *of in SQUARE:
-        with pytest.raises(ValueError, match="2 queries and 5 keys"):
-            metric(weights, *of)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_other_precisions(dtype):
-    mask = MASKS["causal"]
-    for name in SCORES.keys() - {"at_offset ahead"}:
-        found = score(name, random_weights(mask).to(dtype), mask=mask)
-        assert found.dtype == (dtype if dtype == torch.float64 else torch.float32)
-        wanted = score(name, random_weights(mask), mask=mask)
-        assert_close(found.float(), wanted, atol=0.02, rtol=0.02)
-
-
-FINE = random_weights()
-BROKEN = {
-    "no tensor": (TypeError, "give a torch.Tensor", {"weights": [[1.0]]}),
-    "whole numbers": (TypeError, "floating", {"weights": FINE.int()}),
-    "one matrix": (ValueError, r"give \(batch, heads,", {"weights": FINE[0, 0]}),
-    "empty": (ValueError, "empty", {"weights": FINE[:, :0]}),
-    "scores": (ValueError, "negative", {"weights": FINE.log()}),
-    "NaN": (ValueError, "NaN", {"weights": FINE * math.nan}),
-    "dropout": (ValueError, r"model\.eval\(\)", {"weights": 1.4 * FINE}),
-    "nearly 1": (ValueError, "sum to", {"weights": 1.001 * FINE}),
-    "nearly 1, half": (ValueError, "sum to", {"weights": (1.1 * FINE).half()}),
-    "no mask": (ValueError, "mask=", {"weights": random_weights(MASKS["odd"])}),
-    "columns": (ValueError, "swapped", {"weights": FINE.mT}),
-    "another mask": (ValueError, "mask= hides", {"mask": MASKS["causal"]}),
-    "mask too long": (ValueError, "mask has shape", {"mask": causal_mask(L + 1)}),
-    "mask per head": (ValueError, "mask has shape", {"mask": FINE > 0}),
-    "floating mask": (TypeError, "give bool", {"mask": torch.zeros(L, L)}),
-    "queries too long": (ValueError, "queries", {"queries": CHOSEN.repeat(1, 2)}),
-    "queries as a list": (TypeError, "give a torch.Tensor", {"queries": [[True]]}),
-    "queries not bool": (ValueError, "bool", {"queries": CHOSEN.float()}),
-    "no query": (ValueError, "no query counts", {"queries": CHOSEN & ~CHOSEN}),
-}
-
-
-@pytest.mark.parametrize("why", BROKEN)
-@pytest.mark.parametrize("name", ["current_token", "entropy", "js_divergence"])
-def test_what_cannot_be_measured_is_refused(name, why):
-    error, words, change = BROKEN[why]
-    with pytest.raises(error, match=words):
-        getattr(heads, name)(**{"weights": FINE, **change})
+B, L = 3, 9
+FINE = attention_under(None, B, 2, L)
+CAUSAL, EVERY = causal_mask(L), torch.ones(B, L).bool()
+IDS = torch.zeros(B, L).long()
+NO_KEY = attention_under(CAUSAL.tril(-1), B, 2, L)
 
 
 @pytest.mark.parametrize(
-    ("words", "metric", "argument"),
+    "says, given",
     [
-        (r"give \(batch, length\) = \(3, 9\)", heads.induction, IDS[:, 1:]),
-        (r"give \(batch, length\) = \(3, 9\)", heads.duplicate_token, IDS[:2]),
-        ("whole numbers", heads.induction, IDS.float()),
-        ("give a torch.Tensor", heads.induction, IDS.tolist()),
-        ("no query counts", heads.at_offset, -L),
-        ("keys", heads.on_keys, MARKED[:1]),
+        ("negative numbers or NaN", {"weights": FINE.log()}),
+        ("negative numbers or NaN", {"weights": 2 * FINE - FINE.flip(-1)}),  # sum to 1
+        ("say so by mask=", {"weights": FINE * math.nan}),
+        (r"model\.eval\(\)", {"weights": 1.4 * FINE}),
+        ("sum to between", {"weights": 1.001 * FINE}),
+        ("sum to between", {"weights": (1.1 * FINE).half()}),
+        ("Is mask= missing", {"weights": NO_KEY}),
+        ("columns swapped", {"weights": FINE.mT}),
+        ("weight on keys that mask= hides", {"mask": CAUSAL}),
+        ("mask has shape", {"mask": causal_mask(L + 1)}),
+        ("mask has shape", {"mask": FINE > 0}),  # one per head
+        ("give bool, e.g. mask > -math.inf", {"mask": torch.zeros(L, L)}),
+        ("queries is .* give bool", {"queries": EVERY[:1]}),
+        ("queries is .* give bool", {"queries": EVERY.float()}),
     ],
 )
-def test_arguments_that_are_refused(words, metric, argument):
-    with pytest.raises((TypeError, ValueError), match=words):
-        metric(FINE, argument)
+@pytest.mark.parametrize("name", ["current_token", "entropy", "js_divergence"])
+def test_what_cannot_be_measured_is_refused(name, says, given):
+    with pytest.raises((TypeError, ValueError), match=says):
+        getattr(heads, name)(**{"weights": FINE, **given})
 
 
 @pytest.mark.parametrize(
-    ("options", "torchs"),
-    [({}, False), ({}, True), ({"num_kv_heads": 2}, False), ({"bias": False}, True)],
+    "says, name, extra",
+    [
+        (r"give \(batch, length\) = \(3, 9\)", "induction", IDS[:1]),
+        (r"give \(batch, length\) = \(3, 9\)", "duplicate_token", IDS[:1]),
+        (r"give bool \(batch, keys\) = \(3, 9\)", "on_keys", EVERY[:1]),
+        (r"give bool \(batch, keys\) = \(3, 9\)", "on_keys", IDS),
+    ],
 )
-def test_weighted_values_are_the_lengths_of_what_is_handed_on(options, torchs):
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(8, 4, **options)
+def test_what_would_be_broadcast_is_refused(says, name, extra):
+    with pytest.raises(ValueError, match=says):
+        getattr(heads, name)(FINE, extra)
+
+
+@given(SEEDS, UP_TO_3, st.integers(1, 2), UP_TO_3, UP_TO_3, UP_TO_6, UP_TO_6, FLAGS)
+@settings(many, max_examples=40)
+def test_weighted_values_are_the_lengths_of_what_is_handed_on(
+    seed, kv_heads, group, size, batch, queries, keys, bias
+):
+    torch.manual_seed(seed)
+    count = kv_heads * group
+    layer = MultiHeadAttention(count * size, count, num_kv_heads=kv_heads, bias=bias)
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
-    x, values = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
-    _, weights = layer(x, x, values, need_weights=True)
-    given = layer.to_torch() if torchs else layer
-    found = heads.weighted_values(given, values, weights)
-    v, group = layer.value_proj(values), 4 // layer.num_kv_heads
-    for b, h, q, k in torch.cartesian_prod(*map(torch.arange, weights.shape)).tolist():
-        of_head = v[b, k, 2 * (h // group) : 2 * (h // group) + 2]
-        handed = layer.out_proj.weight[:, 2 * h : 2 * h + 2] @ of_head
-        assert_close(found[b, h, q, k], (handed * weights[b, h, q, k]).norm().detach())
-    for wrong in (torch.ones(2, 3, 5, 5), weights[0, 0]):
-        with pytest.raises(ValueError, match="weights ha(ve|s) shape"):
-            heads.weighted_values(given, values, wrong)
+    values = torch.randn(batch, keys, count * size)
+    weights = normal(batch, count, queries, keys, seed=seed).softmax(-1)
+    v, out = layer.value_proj(values), layer.out_proj.weight
+    wanted = torch.zeros(weights.shape)
+    for b, h, k in product(range(batch), range(count), range(keys)):
+        own, its = h * size, h // group * size
+        handed = out[:, own : own + size] @ v[b, k, its : its + size]
+        wanted[b, h, :, k] = weights[b, h, :, k] * handed.norm().item()
+    for either in [layer] + ([layer.to_torch()] if group == 1 else []):
+        found = heads.weighted_values(either, values, weights)
+        assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+        assert not found.requires_grad
+        wrong = [weights.mean(1)] + [weights[:, :1]] * (count > 1)
+        for averaged in wrong:  # over the heads
+            with pytest.raises(ValueError, match="weights have shape"):
+                heads.weighted_values(either, values, averaged)
