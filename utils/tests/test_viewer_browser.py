@@ -280,8 +280,9 @@ def test_it_opens_on_what_a_reader_looks_for(opened):
     weights = torch.cat([weights, torch.tensor([[0, 0, 0.1, 0.9]])])[None]
     tokens = ["[CLS]", "a", "b", "[SEP]"]
     assert said(opened(view_heads(weights, tokens))).startswith("b → a: 0.300")
-    page = opened(view_heads(weights[:, :1, :2], tokens[:1], key_tokens=tokens[:2]))
-    assert said(page).startswith("[CLS] → [CLS]: 0.900")
+    sure = torch.tensor([[[1.0, 0], [0.9, 0.1]]])  # only special tokens have a choice
+    page = opened(view_heads(sure, tokens[::3], mask=torch.ones(2, 2).tril() > 0))
+    assert said(page).startswith("[SEP] → [CLS]: 0.900")
 
 
 def test_some_layers_keep_their_numbers(opened):
@@ -425,16 +426,6 @@ def test_nothing_is_left_to_show(opened):
     assert said(page).startswith("a → a: 1.000 (uniform 1.000)")
 
 
-def test_queries_and_keys_of_different_texts(opened):
-    weights = torch.tensor([[[0.7, 0.2, 0.1], [0.0, 0.1, 0.9]]])
-    page = opened(view_heads(weights, ["le", "chat"], key_tokens=["the", "cat", "s"]))
-    hover(page, "readers", 1)
-    assert said(page) == "chat attends to s 0.900, cat 0.100, the 0.000 (uniform 0.333)"
-    hover(page, "reads", 0)
-    assert "the is attended to by le 0.700, chat 0.000" in said(page)
-    assert set(strip(page, "reads")) == {"the", "cat", "s"}
-
-
 @pytest.mark.parametrize("saved", [False, True], ids=["notebook", "page"])
 def test_dark_and_light(opened, saved):
     """A page of its own follows the reader's system; a view follows its notebook."""
@@ -488,7 +479,7 @@ def from_the_left(place, *words):
     return sorted(words, key=dict(zip(words, place.evaluate(ACROSS, words))).get)
 
 
-def test_hebrew_turns_nothing_round(opened, watched):
+def test_hebrew_turns_nothing_round(opened):
     """Query, key and number from the left; a label in the direction of its words."""
     tokens = ["שלום", "עולם", "  ", "\u0301", "\xa0"]
     label, title = "שלום · next", "שלום, עולם."
@@ -500,16 +491,6 @@ def test_hebrew_turns_nothing_round(opened, watched):
     assert from_the_left(page.locator("h3"), "שלום", ".") == [".", "שלום"]
     seen = ["שלום", "עולם", "␣␣", "◌\u0301", r"\xa0"]
     assert page.locator(".reads > bdi").all_inner_texts() == seen
-    # and in the tables of a text that is too long for a grid
-    weights = torch.zeros(1, 20, 20)
-    weights[..., 0], weights[..., 1] = 0.6, 0.4
-    page = watched(java_script_enabled=True)
-    long = view_heads(weights, tokens[:2] + list("abcdefghijklmnopqr"))
-    page.set_content(re.sub("<script>.*?</script>", "", long._repr_html_(), flags=re.S))
-    page.locator("summary").click()
-    row = page.locator("td").nth(0)
-    words = ["שלום", "0.60", "עולם", "0.40"]
-    assert from_the_left(row, *words) == words
 
 
 def test_the_page_and_the_view_do_not_change_each_other(opened):
@@ -524,7 +505,7 @@ def test_the_page_and_the_view_do_not_change_each_other(opened):
     assert page.locator(".panel canvas").first.bounding_box()["height"] > 100
 
 
-def test_without_scripts_the_tables_stand(watched):
+def test_without_scripts_the_table_stands(watched):
     markup = view_heads(SHIFT, WORDS)._repr_html_()
     untrusted = re.sub(r"<script>.*?</script>", "", markup, flags=re.S)
     for html, scripts in ((untrusted, True), (markup, False)):
