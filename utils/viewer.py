@@ -10,7 +10,6 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -121,20 +120,16 @@ def view_heads(
     mask = checked_mask(mask, *shape)
     _check_softmax(matrices, mask)
     numbers = list(range(len(matrices)) if layers is None else layers)
-    if len(numbers) != len(matrices) or len(set(numbers)) < len(numbers):
-        given = f"layers={layers!r} for {len(matrices)} layers of weights"
-        raise ValueError(f"{given}; give a number for each, such as [4, 5].")
-    places = [(n, h) for n, layer in zip(numbers, matrices) for h in range(len(layer))]
-    by_place = dict(zip(places, chain(*matrices)))
+    heads = _by_place(matrices, numbers)
     labels, features, roles = labels or {}, features or {}, roles or {}
     for place in [*labels, *features, *[start] * (start is not None)]:
-        if place not in by_place:
+        if place not in heads:
             raise ValueError(f"{place!r} is no (layer, head) of these weights.")
-    size = f"{len(matrices)} layers, {len(places)} heads, {len(tokens)} tokens"
+    size = f"{len(matrices)} layers, {len(heads)} heads, {len(tokens)} tokens"
     if sum(map(torch.numel, matrices)) > MOST_WEIGHTS:
         large = f"a view of {size} takes more than {MOST_WEIGHTS / 1e6:.0f} MB"
         raise ValueError(f"{large}: give fewer layers or heads, or a shorter text.")
-    start = start or next((place for place in places if place in labels), places[0])
+    start = start or next((p for p in heads if p in labels), next(iter(heads)))
     labels = {place: isolated(legible(text)) for place, text in labels.items()}
     title = isolated(legible(title))
     called = names(tokens)
@@ -146,7 +141,7 @@ def view_heads(
         "special": [i for i, token in enumerate(tokens) if token in SPECIAL],
         "layers": numbers,
         "features": [
-            _features(place, by_place[place], mask, *pair)
+            _features(place, heads[place], mask, *pair)
             | {"place": [numbers.index(place[0]), place[1]]}
             for place, pair in features.items()
         ],
@@ -162,12 +157,20 @@ def view_heads(
     }
     plain = f"<p><strong>{_text(title)}</strong><br>{size}. {NOTE}</p>\n"
     if len(tokens) <= MOST_LABELS:
-        named = ": ".join(
-            filter(None, ["layer {}, head {}".format(*start), labels.get(start)])
-        )
-        plain += _table(by_place[start], mask, called, named)
+        name = f"layer {start[0]}, head {start[1]}"
+        name += f": {labels[start]}" if start in labels else ""
+        plain += _table(heads[start], mask, called, name)
     markup = _markup(data, plain)
     return View(markup, title, f"{size}, {len(markup.encode()) / 1e6:.2f} MB")
+
+
+def _by_place(matrices: list[Tensor], numbers: list[int]) -> dict[Place, Tensor]:
+    """Return every head (queries, keys) by its (layer, head)."""
+    if len(numbers) != len(matrices) or len(set(numbers)) < len(numbers):
+        given = f"layers={numbers} for {len(matrices)} layers of weights"
+        raise ValueError(f"{given}; give a number for each, such as [4, 5].")
+    pairs = zip(numbers, matrices)
+    return {(n, h): head for n, layer in pairs for h, head in enumerate(layer)}
 
 
 def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
@@ -244,7 +247,7 @@ def _markup(data: dict, plain: str) -> str:
     )
 
 
-def _table(head: Tensor, mask: Tensor, tokens: list[str], named: str) -> str:
+def _table(head: Tensor, mask: Tensor, tokens: list[str], name: str) -> str:
     """Return the weights of one head, a row for each query."""
     lines = [
         "<tr><td></td>" + "".join(_heading("col", key) for key in tokens) + "</tr>"
@@ -256,7 +259,7 @@ def _table(head: Tensor, mask: Tensor, tokens: list[str], named: str) -> str:
             for weight, seen in zip(row, may)
         ]
         lines.append(f"<tr>{_heading('row', query)}{''.join(cells)}</tr>")
-    caption = f"{_text(named)}. Each row is a query: its weights sum to 1."
+    caption = f"{_text(name)}. Each row is a query: its weights sum to 1."
     return f"<table><caption>{caption}</caption>{''.join(lines)}</table>\n"
 
 
