@@ -125,7 +125,8 @@ def view_heads(
     for place in [*labels, *features, *[start] * (start is not None)]:
         if place not in heads:
             raise ValueError(f"{place!r} is no (layer, head) of these weights.")
-    size = f"{len(matrices)} layers, {len(heads)} heads, {len(tokens)} tokens"
+    size = f"{len(matrices)} layer" + "s" * (len(matrices) > 1)
+    size += f", {len(heads)} heads, {len(tokens)} tokens"
     if sum(map(torch.numel, matrices)) > MOST_WEIGHTS:
         large = f"a view of {size} takes more than {MOST_WEIGHTS / 1e6:.0f} MB"
         raise ValueError(f"{large}: give fewer layers or heads, or a shorter text.")

@@ -149,7 +149,7 @@ def test_what_the_mask_hides_is_no_zero():
 @pytest.mark.parametrize(("size", "tables"), [(24, 1), (25, 0)])
 def test_without_scripts_a_long_text_says_what_it_is_and_what_to_do(size, tables):
     markup = html_of(view_heads(heads(2, size, size), ["w"] * size))
-    says = f"1 layers, 2 heads, {size} tokens. Run the cell, or trust the notebook"
+    says = f"1 layer, 2 heads, {size} tokens. Run the cell, or trust the notebook"
     assert says in markup and markup.count("<table>") == tables
 
 

@@ -5,10 +5,13 @@ first on the PATH. Without them the tests are skipped, or fail where the environ
 says COURSE_BROWSER_TESTS=required.
 """
 
+import base64
+import io
 import os
 import re
 import shutil
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -122,25 +125,21 @@ def hover(page, kind, word):
     page.locator(f".{kind} > bdi").nth(word).hover()
 
 
+def pixels(page, picture=0):
+    """The colours of a picture on white paper, 0 to 255 (height, width, 3)."""
+    url = page.locator("canvas").nth(picture).evaluate("canvas => canvas.toDataURL()")
+    image = plt.imread(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+    return 255 * (image[..., :3] * image[..., 3:] + 1 - image[..., 3:])
+
+
 def inked(page, x, y, picture=0) -> float:
     """How far from white to ink the colour of a picture is at a point."""
-    red = (
-        page.locator("canvas")
-        .nth(picture)
-        .evaluate(
-            """(canvas, [x, y]) => {
-            const scale = canvas.width / canvas.getBoundingClientRect().width;
-            const copy = document.createElement("canvas");
-            const pen = copy.getContext("2d", { willReadFrequently: true });
-            pen.fillStyle = "white";
-            pen.fillRect(0, 0, 1, 1);
-            pen.drawImage(canvas, -x * scale, -y * scale);
-            return pen.getImageData(0, 0, 1, 1).data[0];
-        }""",
-            [x, y],
-        )
-    )
-    return 1 - red / 255
+    return 1 - pixels(page, picture)[int(y), int(x), 0] / 255
+
+
+def lines_of(page, colour) -> int:
+    """How many pixels of the first picture have a colour: red, green, blue."""
+    return int((abs(pixels(page) - colour).max(axis=-1) < 5).sum())
 
 
 def cells(page, size=5, step=30):
@@ -322,27 +321,6 @@ def test_the_overview_draws_what_is_hidden_apart_and_small_weights_too(opened):
     assert 0.02 < inks[0, 2] == inks[2, 1] < 0.1  # hidden
     assert inks[1, 1] == pytest.approx(0.04, abs=0.006)
     assert inks[2, 2] == pytest.approx(0.02, abs=0.006)
-
-
-def lines_of(page, colour) -> int:
-    """How many pixels of the first picture have a colour: red, green, blue."""
-    return page.locator("canvas").first.evaluate(
-        """(canvas, [r, g, b]) => {
-            const copy = document.createElement("canvas");
-            [copy.width, copy.height] = [canvas.width, canvas.height];
-            const pen = copy.getContext("2d", { willReadFrequently: true });
-            pen.drawImage(canvas, 0, 0);
-            const all = pen.getImageData(0, 0, canvas.width, canvas.height).data;
-            let found = 0;
-            for (let i = 0; i < all.length; i += 4) {
-                const [red, green, blue, opacity] = all.slice(i, i + 4);
-                const far = [red - r, green - g, blue - b].map(Math.abs);
-                found += opacity > 250 && Math.max(...far) < 5;
-            }
-            return found;
-        }""",
-        list(colour),
-    )
 
 
 def test_the_heads_of_a_layer_as_lines_over_each_other(opened):
