@@ -156,7 +156,7 @@ def plot_heads(
 
     weights: (heads, queries, keys), or (1, heads, queries, keys); or a list of such
         tensors, one for each layer: then each layer is a row, and each head a column.
-    tokens: the words of the sentence, which are its queries and its keys; None for
+    tokens: the words of the queries, and of the keys if there are as many; None for
         positions. Words that do not fit give way to positions.
     mask: as in `heatmap`, the same for all heads.
     titles: one for each head, layer by layer (default: the number of the head).
