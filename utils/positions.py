@@ -252,7 +252,7 @@ def rotate_pairs(x: Tensor, angles: Tensor, *, layout: str = "half") -> Tensor:
         shapes = f"x has shape {tuple(x.shape)}, the angles {tuple(angles.shape)}"
         raise ValueError(f"{shapes}; give (..., length, dim) and (length, dim / 2).")
     sizes, axis = LAYOUTS[layout]
-    a, b = x.to(_exact(x)).unflatten(-1, sizes).unbind(axis)  # (..., length, pairs)
+    a, b = x.unflatten(-1, sizes).unbind(axis)  # (..., length, pairs)
     cos, sin = angles.cos(), angles.sin()  # (length, pairs)
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=axis)
     return rotated.flatten(-2).to(x.dtype)  # (..., length, head_dim)

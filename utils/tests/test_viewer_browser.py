@@ -201,6 +201,7 @@ def test_the_keyboard_reads_every_cell_and_nothing_else_hears_it(opened):
         ("ArrowRight", "the → cat: 1.000"),
         ("d", "the → cat: 1.000"),  # twice, it deletes a cell of a notebook
         ("Control+s", "the → cat: 1.000"),
+        ("Alt+ArrowDown", "the → cat: 1.000"),  # the browser's, not ours
         # to the words: the token as query and as key
         ("Tab", "cat attends to sat 1.000, the 0.000, cat 0.000 (uniform 0.200)\n"
          "cat is attended to by the 1.000, cat 0.000, sat 0.000"),
