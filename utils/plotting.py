@@ -1,8 +1,4 @@
-"""House style, figures and diagrams with captions, heat maps, and their words.
-
-A caption is decided on the printed digits, so that every CPU writes the same sentence:
-two weights that print alike are called alike, and none of them the strongest.
-"""
+"""House style, figures and diagrams with captions, heat maps; what can be drawn."""
 
 import base64
 import html
@@ -10,7 +6,6 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -24,12 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from utils.checks import check_tokens, checked_layers, checked_mask
-from utils.words import drawable, isolated, legible, names, visible
+from utils.masks import check_mask
+from utils.words import drawable, visible
 
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
-MOST_FACTS = 12  # of more than these a caption names some of the sharpest
-MOST_VECTORS = 20_000  # cells; a file for print keeps more of them as one picture
 WIDEST = 9.0  # inches
 ROUNDING = 1e-6  # a weight this little above or below 0 is a 0
 DIAGRAMS = Path(__file__).parents[1] / "assets" / "diagrams"
@@ -58,16 +51,12 @@ def style() -> None:
     )
 
 
-def show(figure: Figure, caption: str | None = None) -> None:
-    """Display a figure as a PNG with its caption under it, and close it.
+def show(figure: Figure, caption: str) -> None:
+    """Display a figure as a PNG with its caption under it, and close the figure.
 
-    caption: the finding in words, with its numbers; it is what the tests compare.
-        Without one, figures of `heatmap` and `plot_heads` say what they show.
-    Raises ValueError for a caption that is no sentence, and where there is none.
+    caption: the finding in a sentence, with its numbers. Tests of a notebook compare
+        the caption, not the picture.
     """
-    caption = _own_caption(figure) if caption is None else caption
-    if not isinstance(caption, str) or len(caption.split()) < 5:
-        raise ValueError(f"caption is {caption!r}; say in a sentence what is shown.")
     png = io.BytesIO()
     # "layout" adds no margin to a figure that is WIDEST already
     tight = {"bbox_inches": "tight", "pad_inches": "layout"}
@@ -80,11 +69,8 @@ def diagram(name: str) -> None:
     """Display a diagram of the course, with what it shows in words under it.
 
     name: of a file in assets/diagrams, such as "transformer_01" or "split_heads".
-    Raises ValueError for a name that no diagram has.
     """
     captions = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))
-    if name not in captions:
-        raise ValueError(f"no diagram is named {name!r}; give one of {list(captions)}.")
     _display((DIAGRAMS / f"{name}.png").read_bytes(), captions[name])
 
 
@@ -109,22 +95,24 @@ def heatmap(
     annotate: bool | None = None,
     title: str = "",
 ) -> Axes:
-    """Draw a matrix (queries, keys); return its axes.
+    """Draw a matrix (queries, keys) of numbers; return the axes that hold it.
 
+    ax: where to draw; without it, on a new figure of a fitting size.
     queries, keys: the tokens on the axes (a list each), None for positions, False for
         no labels. More than 24 tokens are too many to read: positions stand for them.
-    mask: bool, True = may be read; other cells are hatched grey, not coloured as zero.
-    signed: red and blue around zero; otherwise one colour scale from 0 to `vmax`
-        (default 1, the scale of attention weights).
+    mask: bool, broadcast to (queries, keys), True = may be attended to; the other cells
+        are hatched grey, not coloured as zero.
+    signed: red above zero and blue below it; otherwise one scale from 0 to `vmax`.
+    vmax: the largest number of the colour scale (default: 1, as for attention weights;
+        if `signed`, the largest size in the matrix).
     annotate: write the numbers (default: where they fit, up to 8 x 8).
-    The figure knows what it shows: `show(ax.figure)` needs no caption.
-    Raises ValueError for NaN, and for infinite or (unless `signed`) negative cells
-    that the mask does not hide.
+    Raises ValueError for cells that the mask does not hide and that are NaN, infinite
+    or, unless `signed`, negative.
     """
-    matrix = _checked_matrix(matrix)
+    matrix = torch.as_tensor(matrix).detach().cpu().float()
     rows, columns = matrix.shape
     mask = checked_mask(mask, rows, columns)
-    largest = _largest(matrix[mask], signed)
+    largest = _largest(matrix, mask, signed)
     most = 8 if ax is None else _positions_that_fit(ax)
     query_ticks = _ticks("queries", queries, rows, most)
     key_ticks = _ticks("keys", keys, columns, most)
@@ -136,18 +124,21 @@ def heatmap(
     scale = scale or 1.0  # a matrix of zeros needs a scale, too
     annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
     written = [[f"{x:.2f}" for x in row] for row in printed(matrix).tolist()]
-    colours = {"vmin": -scale if signed else 0.0, "vmax": scale, "cbar": False}
-    colours["cmap"] = "RdBu_r" if signed else "viridis"
-    numbers = {"annot": written if annotate else None, "fmt": ""}
-    numbers["annot_kws"] = {"size": 8}
-    grid = {"linewidths": 0.5 if max(rows, columns) <= MOST_LABELS else 0}
-    # seaborn would read a token as mathematics
-    grid |= {"xticklabels": False, "yticklabels": False}
-    cells, hidden = matrix.numpy(), ~mask.numpy()
-    sns.heatmap(cells, ax=ax, mask=hidden, **colours, **numbers, **grid)
-    seen, called = (matrix, mask), (names(queries, rows), names(keys, columns))
-    caption = extremes(*seen) if signed else strongest_keys(*seen, *called)
-    ax.collections[-1].caption = caption
+    sns.heatmap(
+        matrix.numpy(),
+        ax=ax,
+        mask=~mask.numpy(),
+        vmin=-scale if signed else 0.0,
+        vmax=scale,
+        cmap="RdBu_r" if signed else "viridis",
+        cbar=False,
+        annot=written if annotate else None,
+        fmt="",
+        annot_kws={"size": 8},
+        linewidths=0.5 if max(rows, columns) <= MOST_LABELS else 0,
+        xticklabels=False,  # seaborn would read a token as mathematics
+        yticklabels=False,
+    )
     _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key", ylabel="query")
     ax.set_title(drawable(title), parse_math=False)
@@ -156,9 +147,8 @@ def heatmap(
 
 def plot_heads(
     weights: Tensor | list[Tensor],
-    tokens: Tokens = None,
+    tokens: list[str] | None = None,
     *,
-    keys: Tokens = None,
     mask: Tensor | None = None,
     titles: list[str] | None = None,
 ) -> Figure:
@@ -166,49 +156,38 @@ def plot_heads(
 
     weights: (heads, queries, keys), or (1, heads, queries, keys); or a list of such
         tensors, one for each layer: then each layer is a row, and each head a column.
-    tokens: those of the queries, and of the keys unless `keys` is given; None for
-        positions, False for no labels. Tokens that do not fit give way to positions.
-    mask: bool (queries, keys), True = may be read. titles: one per head.
-    The figure knows each head's strongest pair: `show(figure)` needs no caption.
+    tokens: the words of the queries, and of the keys if there are as many; None for
+        positions. Words that do not fit give way to positions.
+    mask: as in `heatmap`, the same for all heads.
+    titles: one for each head, layer by layer (default: the number of the head).
     Raises ValueError for NaN, for weights outside 0 to 1, for a batch of sentences.
     """
     several = isinstance(weights, (list, tuple))
     layers = checked_layers(weights)
-    heads = torch.cat(layers)  # (heads of all layers, queries, keys)
-    if not ((heads >= -ROUNDING) & (heads <= 1 + 1e-4)).all():
+    if not all(((x >= -ROUNDING) & (x <= 1 + 1e-4)).all() for x in layers):
         raise ValueError("weights contain NaN or values outside 0 to 1: not a softmax.")
-    count, rows, width = heads.shape
-    if titles is not None and len(titles) != count:
-        raise ValueError(f"there are {len(titles)} titles for {count} heads.")
-    lines = layers if several else heads.split(4)  # of panels
-    keys = tokens if keys is None and rows == width else keys
-    mask = checked_mask(mask, rows, width)  # before there is a figure to leave behind
-    called = titles or [
-        f"layer {layer}, head {head}" if several else f"head {head}"
-        for layer, matrices in enumerate(layers)
-        for head in range(len(matrices))
-    ]
-    axes_names = names(tokens, rows), names(keys, width)
-    caption = strongest_pairs(heads, mask, *axes_names, called)
+    lines = layers if several else layers[0].split(4)  # of panels
+    rows, columns = layers[0].shape[1:]
+    mask = checked_mask(mask, rows, columns)  # before there is a figure to leave behind
     side = min(WIDEST / max(map(len, lines)), 3.2)  # inches of a panel
-    tokens = _if_they_fit("queries", tokens, rows, side)
-    keys = _if_they_fit("keys", keys, width, side)
-    figure = _panels(lines, tokens, keys, mask, side)
+    queries = _if_they_fit("queries", tokens, rows, side)
+    keys = _if_they_fit("keys", tokens if rows == columns else None, columns, side)
+    figure = _panels(lines, queries, keys, mask, side)
     panels = [ax for ax in figure.axes if ax.axison]
+    if titles is None:  # of several layers, the numbers stand above the first
+        numbers = [f"head {head}" for head in range(len(layers[0]))]
+        titles = numbers + [""] * (len(panels) - len(numbers))
+    for ax, title in zip(panels, titles, strict=True):
+        ax.set_title(drawable(title), fontsize=8, pad=3, parse_math=False)
     first = [ax for ax in panels if ax.get_subplotspec().is_first_col()]
     for layer, ax in enumerate(first if several else []):
         ax.set_ylabel(f"layer {layer}", fontsize=8)
-    if titles is None and several:  # the numbers of the heads, above the first layer
-        titles = [f"head {head}" for head in range(len(layers[0]))]
-    for ax, title in zip(panels, titles or called):
-        ax.set_title(drawable(title), fontsize=8, pad=3, parse_math=False)
     figure.supxlabel("key", fontsize="small")
     figure.supylabel("query", fontsize="small")
-    figure.caption = caption
     return figure
 
 
-def _panels(lines, tokens, keys, mask, side) -> Figure:
+def _panels(lines, queries, keys, mask, side) -> Figure:
     """Draw lines of heads (heads, queries, keys); the outer panels are labelled."""
     rows, width = mask.shape
     columns = max(map(len, lines))
@@ -216,28 +195,28 @@ def _panels(lines, tokens, keys, mask, side) -> Figure:
     figure = plt.figure(figsize=size, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
     grid = figure.subplots(len(lines), columns, squeeze=False)
-    one_picture = sum(map(torch.numel, lines)) > MOST_VECTORS
     for row, line in enumerate(lines):
         for column, ax in enumerate(grid[row]):
             if column >= len(line):
                 ax.set_axis_off()
                 continue
-            _panel(ax, line[column], mask, one_picture)
+            _panel(ax, line[column], mask)
             last = row + 1 == len(lines) or column >= len(lines[row + 1])
             most = _positions_that_fit(ax)
-            query_ticks = _ticks("queries", tokens, rows, most) if column == 0 else {}
+            query_ticks = _ticks("queries", queries, rows, most) if column == 0 else {}
             key_ticks = _ticks("keys", keys, width, most) if last else {}
             _label(ax, query_ticks, key_ticks)
             ax.tick_params(labelsize=7 if columns <= 4 else 6, pad=1)
     return figure
 
 
-def _panel(ax: Axes, matrix: Tensor, mask: Tensor, one_picture: bool) -> None:
+def _panel(ax: Axes, matrix: Tensor, mask: Tensor) -> None:
     """Draw a small heat map; seaborn's would draw the whole figure anew for each."""
     rows, columns = matrix.shape
     _hatch_hidden(ax, mask)
     cells = np.ma.masked_array(matrix.numpy(), ~mask.numpy())
-    ax.pcolormesh(cells, vmin=0.0, vmax=1.0, cmap="viridis", rasterized=one_picture)
+    # rasterized: a file for print keeps the many cells as one picture
+    ax.pcolormesh(cells, vmin=0.0, vmax=1.0, cmap="viridis", rasterized=True)
     ax.set(xlim=(0, columns), ylim=(rows, 0))
     ax.spines[:].set_visible(False)
 
@@ -250,23 +229,37 @@ def _hatch_hidden(ax: Axes, mask: Tensor) -> None:
         ax.add_patch(Rectangle((0, 0), columns, rows, **grey))
 
 
-# --- what is drawn ------------------------------------------------------------------
+# --- what can be drawn --------------------------------------------------------------
 
 
-def _checked_matrix(matrix) -> Tensor:
-    matrix = torch.as_tensor(matrix).detach().cpu().float()
-    if matrix.dim() != 2 or 0 in matrix.shape:
-        shape = tuple(matrix.shape)
-        raise ValueError(f"the matrix has shape {shape}; give (queries, keys).")
-    if matrix.isnan().any():
-        raise ValueError("the matrix contains NaN; find out where before drawing it.")
-    return matrix
+def checked_layers(weights) -> list[Tensor]:
+    """Return one tensor (heads, queries, keys) for each layer, on the CPU."""
+    layers = weights if isinstance(weights, (list, tuple)) else [weights]
+    layers = [x[0] if x.dim() == 4 and len(x) == 1 else x for x in layers]
+    if {x.dim() for x in layers} != {3} or len({x.shape[1:] for x in layers}) > 1:
+        raise ValueError(
+            f"weights have shapes {[tuple(x.shape) for x in layers]}; give (heads, "
+            "queries, keys) of one sentence for each layer: weights[0] of a batch, "
+            "list(weights) of stacked layers."
+        )
+    return [x.detach().cpu().float() for x in layers]
 
 
-def _largest(cells: Tensor, signed: bool) -> float:
+def checked_mask(mask: Tensor | None, rows: int, columns: int) -> Tensor:
+    """Return the boolean mask in its full shape (queries, keys), on the CPU."""
+    if mask is None:
+        mask = torch.ones(rows, columns, dtype=torch.bool)
+    check_mask(mask, (1, 1, rows, columns))
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be attended to.")
+    return mask.cpu().expand(1, 1, rows, columns)[0, 0]
+
+
+def _largest(matrix: Tensor, mask: Tensor, signed: bool) -> float:
     """Return the largest size among the cells that are drawn."""
-    if cells.isinf().any():
-        raise ValueError("the matrix contains inf or -inf; hide those cells by mask=.")
+    cells = matrix[mask]
+    if not cells.isfinite().all():
+        raise ValueError("the matrix contains NaN or inf; hide those cells by mask=.")
     if not signed and (cells < -ROUNDING).any():
         least = f"the matrix contains {cells.min():.3g}"
         raise ValueError(f"{least}; for values below 0 give signed=True.")
@@ -300,7 +293,9 @@ def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str
     if tokens is False:
         return {}
     if tokens is not None:
-        check_tokens(name, tokens, size)
+        if len(tokens) != size:
+            given = f"there are {len(tokens)} words for {size} {name}"
+            raise ValueError(f"{given}; give each axis its own.")
         if size <= MOST_LABELS:
             return {cell: visible(token) for cell, token in enumerate(tokens)}
     return {cell: str(cell) for cell in range(0, size, math.ceil(size / most))}
@@ -326,82 +321,7 @@ def _label(ax: Axes, queries: dict[int, str], keys: dict[int, str]) -> None:
     ax.tick_params(axis="y", labelrotation=0, length=0)
 
 
-# --- the words under a picture ------------------------------------------------------
-
-
-def _own_caption(figure: Figure) -> str:
-    """Return what the figure says of itself, from what is drawn in it now."""
-    drawn = [(ax.get_title(), d) for ax in figure.axes for d in ax.collections]
-    said = [(title, d.caption) for title, d in drawn if hasattr(d, "caption")]
-    if hasattr(figure, "caption"):
-        return figure.caption
-    if not said:
-        raise ValueError("this figure does not describe itself: show(figure, caption).")
-    if len(said) == 1:
-        return said[0][1]
-    return " ".join(f"{_called(title)}: {words}" for title, words in said)
-
-
-def _called(title: str) -> str:
-    """Return the title of a panel as a caption says it, in one line."""
-    return isolated(legible(" ".join(title.split())))
-
-
-def strongest_keys(matrix, mask, queries: list[str], keys: list[str]) -> str:
-    """Return a sentence: the key that each query attends to most."""
-    facts = []
-    for query, row, may in zip(queries, matrix, mask):
-        value, words = _strongest(row, may, lambda i: isolated(keys[i]), "keys")
-        facts.append((value, f"{isolated(query)} → {words}"))
-    return f"Strongest key of each query{_listed(facts)}"
-
-
-def strongest_pairs(weights, mask, queries, keys, heads: list[str]) -> str:
-    """Return a sentence: each head's strongest pair, among queries with a choice."""
-    # the first query of a causal head has none, and would always be the strongest
-    choice = mask.sum(dim=-1, keepdim=True) > 1
-    mask = mask & choice if choice.any() else mask
-
-    def pair(i: int) -> str:  # row by row
-        query, key = queries[i // len(keys)], keys[i % len(keys)]
-        return f"{isolated(query)} → {isolated(key)}"
-
-    facts = []
-    for head, matrix in zip(heads, weights):
-        value, words = _strongest(matrix.flatten(), mask.flatten(), pair, "pairs")
-        facts.append((value, f"{_called(head)}: {words}"))
-    return f"Strongest pair of each head{_listed(facts)}"
-
-
-def extremes(matrix, mask) -> str:
-    """Return a sentence: the range of the entries of a matrix with signs."""
-    seen = printed(matrix)[mask]
-    if not len(seen):
-        return "The mask hides every entry of this matrix."
-    return f"The entries lie between {seen.min():.2f} and {seen.max():.2f}."
-
-
-def _strongest(cells, may, name: Callable[[int], str], many: str) -> tuple[float, str]:
-    """Return the largest of the visible cells, and in words which cell it is."""
-    cells = printed(cells.masked_fill(~may, -torch.inf))
-    value = cells.max().item()
-    if value <= 0:
-        return value, "nothing"
-    at = (cells == value).nonzero().flatten().tolist()
-    alike = f"all {len(at)}" if len(at) == int(may.sum()) else f"{len(at)}"
-    one_by_one = len(at) == 1 or (len(at) <= 3 and not alike.startswith("all"))
-    words = " and ".join(map(name, at)) if one_by_one else f"{alike} {many} alike"
-    return value, f"{words} ({value:.2f})"
-
-
-def _listed(facts: list[tuple[float, str]]) -> str:
-    """Return ": fact, fact." with all the facts, or with the strongest of many."""
-    if len(facts) <= MOST_FACTS:
-        return f": {', '.join(words for _, words in facts)}."
-    by_value = sorted(range(len(facts)), key=lambda i: (-facts[i][0], i))
-    kept = sorted(by_value[: MOST_FACTS // 2])  # in the order of the picture
-    words = ", ".join(facts[i][1] for i in kept)
-    return f", {len(kept)} of {len(facts)} (none is stronger): {words}."
+# --- numbers and captions, as they are written --------------------------------------
 
 
 def printed(numbers: Tensor) -> Tensor:
@@ -415,9 +335,12 @@ def printed(numbers: Tensor) -> Tensor:
 
 
 def as_html(caption: str) -> str:
-    """Return the caption as a quiet paragraph; each letter stands for itself."""
-    text = html.escape(caption, quote=False)
-    # MathJax looks for $...$ and \\(...\\) in an unbroken text only
-    text = re.sub(r"[$\\]", r"<span>\g<0></span>", text)
-    text = text.replace(" →", "&nbsp;→")  # no line begins with an arrow
+    """Return the caption as a quiet paragraph."""
+    text = as_text(caption).replace(" →", "&nbsp;→")  # no line begins with an arrow
     return f'<p style="{CAPTION}">{text}</p>'
+
+
+def as_text(words: str) -> str:
+    """Return words as HTML in which each letter stands for itself."""
+    # MathJax looks for $...$ and \\(...\\) in an unbroken text only
+    return re.sub(r"[$\\]", r"<span>\g<0></span>", html.escape(words, quote=False))

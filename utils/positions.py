@@ -14,8 +14,6 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from utils import checks
-
 # the sizes into which the features are split, and the axis that then holds a pair
 LAYOUTS = {"half": ((2, -1), -2), "interleaved": ((-1, 2), -1)}
 
@@ -27,7 +25,10 @@ class PositionScheme(nn.Module):
     """
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Return x (batch, length, embed_dim), whose first token stands at offset."""
+        """Return x (batch, length, embed_dim) with what tells the positions added.
+
+        offset: position of the first token of x; above 0 where earlier ones are cached.
+        """
         return x
 
     def rotate(
@@ -35,12 +36,13 @@ class PositionScheme(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return query and key (batch, heads, length, head_dim), rotated by position.
 
-        offset: position of the first key. Lengths and numbers of heads may differ.
+        offset: position of the first key; the last query stands at the last key. The
+        lengths and the numbers of heads of the two may differ.
         """
         return query, key
 
     def bias(self, query_length: int, key_length: int) -> Tensor | None:
-        """Return what is added to the scaled scores, (1, heads, queries, keys)."""
+        """Return what is added to the scaled scores (1, heads, queries, keys)."""
         return None
 
 
@@ -50,7 +52,8 @@ NoPE = PositionScheme
 class Learned(PositionScheme):
     """A table of one learned vector per position, added to the embeddings.
 
-    It is drawn from N(0, 0.02²), as in Hugging Face's BERT and GPT-2.
+    It ends: `embed` raises ValueError for positions from max_length on. It is drawn
+    from N(0, 0.02²), as in Hugging Face's BERT and GPT-2.
     Source: Gehring et al. 2017, section 3.1; Vaswani et al. 2017, table 3, row (E).
     """
 
@@ -65,7 +68,9 @@ class Learned(PositionScheme):
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
         max_length, embed_dim = self.table.shape
-        _check_embeddings(x, embed_dim, offset)
+        _check_embeddings(x, embed_dim)
+        if offset < 0:  # would count from the end of the table
+            raise ValueError(f"offset is {offset}; positions count from 0.")
         end = offset + x.shape[1]
         if end > max_length:
             last = f"the last token stands at position {end - 1}"
@@ -82,10 +87,9 @@ class Sinusoidal(PositionScheme):
     def __init__(self, embed_dim: int, base: float = 10000.0):
         super().__init__()
         self.embed_dim, self.base = embed_dim, base
-        sinusoidal(0, embed_dim, base=base)  # refuses what cannot be
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
-        _check_embeddings(x, self.embed_dim, offset)
+        _check_embeddings(x, self.embed_dim)
         options = {"base": self.base, "device": x.device, "dtype": _exact(x)}
         waves = sinusoidal(x.shape[1], self.embed_dim, offset=offset, **options)
         return x + waves.to(x.dtype)  # (batch, length, embed_dim)
@@ -104,10 +108,8 @@ class Rotary(PositionScheme):
 
     def __init__(self, head_dim: int, *, base=10000.0, layout="half", scale=1.0):
         super().__init__()
-        checks.check_choice("layout", layout, LAYOUTS)
         self.head_dim, self.layout = head_dim, layout
         self.base, self.scale = base, scale
-        rotary_angles(0, head_dim, base=base, scale=scale)  # refuses what cannot be
 
     def rotate(self, query: Tensor, key: Tensor, offset: int = 0):
         first = offset + key.shape[-2] - query.shape[-2]  # of the queries
@@ -123,8 +125,7 @@ class Rotary(PositionScheme):
 class ALiBi(PositionScheme):
     """A penalty on every score: the head's slope times the distance to the key.
 
-    Later keys have none; a causal mask must hide them.
-    formula: of the slopes, "official" or "paper"; see `alibi_slopes`.
+    Later keys have none; a causal mask must hide them. Nothing is learned.
     Source: Press et al. 2022, section 3: added after the scaling by 1 / sqrt(head_dim).
 
     >>> ALiBi(num_heads=1).bias(3, 3)[0, 0] * 256
@@ -133,11 +134,10 @@ class ALiBi(PositionScheme):
             [-2., -1.,  0.]])
     """
 
-    def __init__(self, num_heads: int, *, formula="official"):
+    def __init__(self, num_heads: int):
         super().__init__()
-        self.num_heads, self.formula = num_heads, formula
-        slopes = alibi_slopes(num_heads, formula)  # (heads,)
-        self.register_buffer("slopes", slopes, persistent=False)
+        self.num_heads = num_heads
+        self.register_buffer("slopes", alibi_slopes(num_heads), persistent=False)
 
     def bias(self, query_length: int, key_length: int) -> Tensor:
         ahead = relative_positions(query_length, key_length, device=self.slopes.device)
@@ -147,7 +147,7 @@ class ALiBi(PositionScheme):
     def _apply(self, fn, recurse=True):
         # .half() and .bfloat16() would round the slopes: they are computed anew
         super()._apply(fn, recurse)
-        self.slopes = alibi_slopes(self.num_heads, self.formula).to(self.slopes.device)
+        self.slopes = alibi_slopes(self.num_heads).to(self.slopes.device)
         return self
 
 
@@ -179,28 +179,26 @@ class T5Bias(PositionScheme):
 
 
 def relative_positions(query_length: int, key_length: int, *, device=None) -> Tensor:
-    """Return key position - query position, int64 (queries, keys); negative = earlier.
+    """Return key position - query position, int64 (queries, keys).
+
+    Negative: the key is earlier. The last query stands at the last key.
 
     >>> relative_positions(2, 4).tolist()
     [[-2, -1, 0, 1], [-3, -2, -1, 0]]
     """
-    checks.check_size("query_length", query_length)
-    checks.check_size("key_length", key_length)
     keys = torch.arange(key_length, device=device)
     queries = torch.arange(query_length, device=device) + (key_length - query_length)
     return keys - queries[:, None]
 
 
 def frequencies(dim: int, *, base=10000.0, device=None, dtype=torch.float32) -> Tensor:
-    """Return the angle of each pair per position, base^(-2i/dim) radians.
+    """Return the angle by which pair i turns per position, base^(-2i/dim) radians.
 
-    Shape (dim / 2,), rounded up where dim is odd.
+    Returns (dim / 2,), rounded up where dim is odd.
 
     >>> frequencies(4)
     tensor([1.0000, 0.0100])
     """
-    checks.check_size("dim", dim, least=1)
-    checks.check_positive("base", base)
     return 1 / base ** (torch.arange(0, dim, 2, device=device).to(dtype) / dim)
 
 
@@ -215,7 +213,7 @@ def sinusoidal(length: int, embed_dim: int, *, offset: int = 0, **options) -> Te
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 1.0000]])
     """
-    angles = _angles(length, embed_dim, offset, **options)  # (length, pairs)
+    angles = rotary_angles(length, embed_dim, offset=offset, **options)
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (length, pairs, 2)
     return waves.flatten(-2)[:, :embed_dim]
 
@@ -225,20 +223,11 @@ def rotary_angles(
 ) -> Tensor:
     """Return the angle of each position and pair, in radians (length, head_dim / 2).
 
-    scale: factor of the positions. options: as in `frequencies`.
+    offset: the first position. scale: factor of the positions. options: base, device
+    and dtype, as in `frequencies`.
     Source: Su et al. 2021, equation (15), which counts the pairs from 1.
     """
-    checks.check_size("head_dim", head_dim, least=2)
-    checks.check_positive("scale", scale)
-    if head_dim % 2:
-        raise ValueError(f"head_dim is {head_dim}; pairs need an even number.")
-    return _angles(length, head_dim, offset, scale, **options)
-
-
-def _angles(length: int, dim: int, offset: int, scale=1.0, **options) -> Tensor:
-    """Return position * scale * frequency (length, pairs)."""
-    checks.check_size("length", length)
-    turns = frequencies(dim, **options)  # (pairs,)
+    turns = frequencies(head_dim, **options)  # (pairs,)
     positions = (torch.arange(length, device=turns.device) + offset).to(turns) * scale
     return positions[:, None] * turns
 
@@ -257,32 +246,30 @@ def rotate_pairs(x: Tensor, angles: Tensor, *, layout: str = "half") -> Tensor:
     >>> rotate_pairs(x, quarter, layout="interleaved")
     tensor([[-2.,  1., -4.,  3.]])
     """
-    checks.check_floating("x", x)
-    checks.check_choice("layout", layout, LAYOUTS)
+    if not x.is_floating_point():  # whole numbers would be cut off
+        raise TypeError(f"x is {x.dtype}; give floating point: x.float().")
     if angles.dim() != 2 or x.shape[-2:] != (len(angles), 2 * angles.shape[1]):
         shapes = f"x has shape {tuple(x.shape)}, the angles {tuple(angles.shape)}"
         raise ValueError(f"{shapes}; give (..., length, dim) and (length, dim / 2).")
     sizes, axis = LAYOUTS[layout]
-    a, b = x.to(_exact(x)).unflatten(-1, sizes).unbind(axis)  # (..., length, pairs)
+    a, b = x.unflatten(-1, sizes).unbind(axis)  # (..., length, pairs)
     cos, sin = angles.cos(), angles.sin()  # (length, pairs)
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=axis)
     return rotated.flatten(-2).to(x.dtype)  # (..., length, head_dim)
 
 
-def alibi_slopes(num_heads: int, formula: str = "official") -> Tensor:
-    """Return the slope of each head, float32 (num_heads,).
+def alibi_slopes(num_heads: int) -> Tensor:
+    """Return the slope of each head, a penalty per position of distance (num_heads,).
 
-    "paper": 2^(-8 i / num_heads) for i = 1 … num_heads. "official", as in the authors'
-    code, Bloom and MPT: the same where num_heads is a power of two; otherwise the
-    slopes of the next lower power, then every other one of its double (not sorted).
+    2^(-8 i / num_heads) for i = 1 … num_heads, where num_heads is a power of two.
+    Otherwise, as in the authors' code, Bloom and MPT: the slopes of the next lower
+    power, then every other one of its double (not sorted).
     Source: Press et al. 2022, section 3, and the code that they published with it.
 
     >>> alibi_slopes(6)
     tensor([0.2500, 0.0625, 0.0156, 0.0039, 0.5000, 0.1250])
     """
-    checks.check_size("num_heads", num_heads, least=1)
-    checks.check_choice("formula", formula, ("official", "paper"))
-    power = 2 ** (num_heads.bit_length() - 1) if formula == "official" else num_heads
+    power = 2 ** (num_heads.bit_length() - 1)
     exponents = [8 * i / power for i in range(1, power + 1)]
     exponents += [4 * i / power for i in range(1, 2 * power, 2)]  # of twice the power
     return torch.tensor([2.0**-x for x in exponents[:num_heads]])
@@ -298,7 +285,6 @@ def t5_bucket(relative: Tensor, *, num_buckets=32, max_distance=128) -> Tensor:
     >>> t5_bucket(torch.tensor([1, 0, -1, -15, -16, -18, -19, -112, -113])).tolist()
     [0, 0, 1, 15, 16, 16, 17, 30, 31]
     """
-    checks.check_whole("relative", relative)
     return _bucket(relative.long(), t5_first_distances(num_buckets, max_distance))
 
 
@@ -314,8 +300,6 @@ def t5_first_distances(num_buckets: int, max_distance: int) -> list[int]:
     With e buckets of one distance each, and w wider ones, wide bucket k begins at
     e * (max_distance / e)^(k / w): found in whole numbers, where nothing is rounded.
     """
-    checks.check_size("num_buckets", num_buckets, least=2)
-    checks.check_size("max_distance", max_distance)
     exact = num_buckets // 2
     wide = num_buckets - exact
     if max_distance <= exact:
@@ -333,10 +317,8 @@ def _exact(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _check_embeddings(x, embed_dim: int, offset) -> None:
-    """Refuse what is not (batch, length, embed_dim), and an impossible offset."""
-    checks.check_size("offset", offset)
-    checks.check_floating("x", x)
-    checks.check_layout("x", x, "(batch, length, embed_dim)", 3)
-    if x.shape[-1] != embed_dim:
-        raise ValueError(f"x has {x.shape[-1]} features, but {embed_dim=}.")
+def _check_embeddings(x: Tensor, embed_dim: int) -> None:
+    """Refuse what could be added to by accident: token ids, or a text without batch."""
+    if not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != embed_dim:
+        given, wanted = f"x is {x.dtype} {tuple(x.shape)}", f"{embed_dim=}"
+        raise ValueError(f"{given}; give floats (batch, length, embed_dim), {wanted}.")

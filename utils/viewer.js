@@ -34,7 +34,7 @@ const rgb = (colour) => colour.match(/[\d.]+/g).map(Number);
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
 // Numbers from 0 to 1000, in rows of this length.
-function decoded(text, data, length = data.keys.length) {
+function decoded(text, data, length = data.tokens.length) {
   const value = [], base = data.digits.length, rows = [];
   [...data.digits].forEach((digit, i) => { value[digit.charCodeAt(0)] = i; });
   for (let i = 0, number, row = []; i < text.length;) {
@@ -111,8 +111,8 @@ class Viewer {
     Object.assign(this, { root, data, rows: [], columns: [], colours: {} });
     this.weights = data.weights.map((layer) => layer.map((h) => decoded(h, data)));
     this.heads = data.weights.flatMap((layer, i) => layer.map((_, head) => [i, head]));
-    this.readable = data.queries.map((_, query) =>
-      data.keys.filter((_, key) => this.may(query, key)).length);
+    this.readable = data.tokens.map((_, query) =>
+      data.tokens.filter((_, key) => this.may(query, key)).length);
     // the query and the key that are looked at: rows and columns of what is shown
     this.query = this.key = null;
     this.pair = true;
@@ -141,8 +141,8 @@ class Viewer {
     return 1000 * sum(column.keys.map((key) => row[key])) / (sum(row) || 1);
   }
 
-  queryText(query) { return this.data.queries[query][0]; }
-  queryName(query) { return this.data.queries[query][1]; }
+  text(token) { return this.data.tokens[token][0]; }
+  name(token) { return this.data.tokens[token][1]; }
   label([layer, head]) { return this.data.labels[layer][head]; }
   headName([layer, head]) { return `layer ${this.data.layers[layer]}, head ${head}`; }
   labelled(text, at) { return text + (this.label(at) && ` · ${this.label(at)}`); }
@@ -156,12 +156,10 @@ class Viewer {
   layOut() {
     const { data } = this, name = "not shown";
     const [query, key] = [this.rows[this.query], this.columns[this.key]?.keys[0]];
-    const hidden = (axis) => [...this.hidden].flatMap((i) => data.hide[i][axis]);
-    const rest = hidden("keys").sort((a, b) => a - b);
-    const gone = hidden("queries");
-    this.rows = [...data.queries.keys()].filter((i) => !gone.includes(i));
-    this.columns = [...data.keys.keys()].filter((i) => !rest.includes(i)).map((i) =>
-      ({ keys: [i], text: data.keys[i][0], name: data.keys[i][1] }));
+    const rest = [...this.hidden].flatMap((i) => data.hide[i].at).sort((a, b) => a - b);
+    this.rows = [...data.tokens.keys()].filter((i) => !rest.includes(i));
+    this.columns = this.rows.map((i) =>
+      ({ keys: [i], text: this.text(i), name: this.name(i) }));
     if (rest.length) this.columns.push({ keys: rest, text: name, name, rest: true });
     this.query = this.rows.includes(query) ? this.rows.indexOf(query) : null;
     this.key = this.columns.findIndex((c) => c.keys[0] === key);
@@ -171,14 +169,13 @@ class Viewer {
   // The strongest pair of a query that has a choice: what a caption would name. Pairs
   // with a special token, or of a token with itself, come after all others.
   lookAtTheStrongest() {
-    const { square, special } = this.data;
+    const { special } = this.data;
     let best = -1;
     Object.assign(this, { query: 0, key: 0, pair: true });
     this.each((query, r, column, c) => {
       const [key] = column.keys;
       if (column.rest || this.readable[query] < 2) return;
-      const plain = !special.queries.includes(query) && !special.keys.includes(key)
-        && !(square && key === query);
+      const plain = key !== query && !special.includes(query) && !special.includes(key);
       const value = this.weight(query, column) + (plain ? 2000 : 0);
       if (value > best) [best, this.query, this.key] = [value, r, c];
     });
@@ -199,14 +196,14 @@ class Viewer {
     const said = may ? `: ${written(this.weight(query, column))} `
       + `(uniform ${written(1000 * may / this.readable[query])})`
       : ": hidden by the mask";
-    const pair = [token(this.queryName(query)), " → ", token(column.name)];
+    const pair = [token(this.name(query)), " → ", token(column.name)];
     return make("p", {}, ...pair, said);
   }
 
   queryInWords(query) {
     const seen = this.columns.filter((c) => !c.rest && this.open(query, c));
     const cells = seen.map((c) => [c.name, query, c]);
-    const said = this.listed(this.queryName(query), " attends to", cells);
+    const said = this.listed(this.name(query), " attends to", cells);
     const even = written(1000 / this.readable[query]);
     if (!this.pair && this.readable[query]) said.append(` (uniform ${even})`);
     return said;
@@ -214,14 +211,14 @@ class Viewer {
 
   keyInWords(column) {
     const seen = this.rows.filter((query) => this.open(query, column));
-    const cells = seen.map((query) => [this.queryName(query), query, column]);
+    const cells = seen.map((query) => [this.name(query), query, column]);
     return this.listed(column.name, " is attended to by", cells);
   }
 
   removedInWords(rest, query) {
     const mean = sum(this.rows.map((q) => this.weight(q, rest))) / this.rows.length;
     const here = query === undefined ? [] : [`; ${written(this.weight(query, rest))} `
-      + "of the weights of ", token(this.queryName(query))];
+      + "of the weights of ", token(this.name(query))];
     return make("p", { className: "removed" },
       `not shown: ${written(mean)} of a query's weights on average`, ...here);
   }
@@ -251,7 +248,7 @@ class Viewer {
     const { rows, columns } = this;
     const widest = (texts) => Math.ceil(
       Math.max(24, ...texts.map((text) => pen.measureText(text).width)));
-    const left = widest(rows.map((query) => this.queryText(query))) + 26;
+    const left = widest(rows.map((query) => this.text(query))) + 26;
     const keys = widest(columns.map((column) => column.text)) + 10;
     const most = Math.max(rows.length, columns.length, 1);
     const fitting = Math.max(3, Math.min(30, Math.floor(420 / most)));
@@ -296,7 +293,7 @@ class Viewer {
     pen.textAlign = "right";
     this.rows.forEach((query, r) => {
       const active = r === this.query, y = top + (r + .5) * step;
-      if (fits || active) this.write(pen, this.queryText(query), left - 6, y, active);
+      if (fits || active) this.write(pen, this.text(query), left - 6, y, active);
     });
     this.columns.forEach((column, c) => {
       const active = c === this.key, x = left + (c + .5) * step;
@@ -334,20 +331,20 @@ class Viewer {
     const [query, column] = [this.rows[this.query], this.columns[this.key]];
     const value = (q, c) => q === undefined || !c ? 0
       : this.open(q, c) ? this.weight(q, c) : null;
-    const [who, whom] = [token(this.data.queries[query]?.[1]), token(column?.name)];
+    const [who, whom] = [token(this.data.tokens[query]?.[1]), token(column?.name)];
     const asked = query === undefined ? ["the keys"] : ["what ", who, " attends to"];
     this.strip(this.reads, asked, this.columns.map((c, i) =>
       ({ text: c.text, rest: c.rest, at: i === this.key, value: value(query, c) })));
     const by = column ? ["who attends to ", whom] : ["the queries"];
     this.strip(this.readers, by, this.rows.map((q, i) =>
-      ({ text: this.queryText(q), at: i === this.query, value: value(q, column) })));
+      ({ text: this.text(q), at: i === this.query, value: value(q, column) })));
   }
 
   // Where things stand in the picture of lines: queries on the left, keys on the right.
   linesGeometry(pen) {
     const widest = (texts) => Math.ceil(
       Math.max(24, ...texts.map((text) => pen.measureText(text).width))) + 10;
-    const left = widest(this.rows.map((query) => this.queryText(query)));
+    const left = widest(this.rows.map((query) => this.text(query)));
     const step = Math.max(this.rows.length, this.columns.length) > 30 ? READABLE : 20;
     const [right, top] = [left + 200, 20];
     const low = top + step * Math.max(this.rows.length, this.columns.length, 1);
@@ -375,7 +372,7 @@ class Viewer {
     });
     pen.textAlign = "right";
     this.rows.forEach((query, r) =>
-      this.write(pen, this.queryText(query), left - 6, at(r), r === this.query));
+      this.write(pen, this.text(query), left - 6, at(r), r === this.query));
     pen.textAlign = "left";
     this.columns.forEach((column, c) =>
       this.write(pen, column.text, right + 6, at(c), c === this.key));
@@ -520,15 +517,15 @@ class Viewer {
     this.draw();
   }
 
-  // A token of the sentence: as query and as key, where both are the same words.
+  // A token of the sentence: as query and as key.
   lookAtToken(query, key) {
     const at = (i) => i < 0 ? null : i, { rows, columns } = this;
     if (this.view === "one weight") { // it shows a pair: the other token stays
       return this.lookAt(query ?? this.query ?? 0, key ?? this.key ?? 0, true);
     }
-    if (this.data.square && key === null) {
+    if (key === null) {
       key = at(columns.findIndex((c) => !c.rest && c.keys[0] === rows[query]));
-    } else if (this.data.square && !columns[key].rest) {
+    } else if (!columns[key].rest) {
       query = at(rows.indexOf(columns[key].keys[0]));
     }
     this.lookAt(query, key, false);

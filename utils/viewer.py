@@ -1,7 +1,8 @@
 """The head viewer: one piece of HTML that needs no network, no kernel and no widgets.
 
 Where scripts may run, `viewer.js` builds the interactive view in a shadow root. Where
-they may not, as in a notebook that is not trusted, plain tables stand in its place.
+they may not, as in a notebook that is not trusted, a line says how to get it, and of
+texts of at most 24 tokens a plain table shows one head.
 """
 
 import hashlib
@@ -9,20 +10,22 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from utils.checks import check_tokens, checked_layers, checked_mask
-from utils.plotting import ROUNDING, printed
+from utils.plotting import (
+    MOST_LABELS,
+    ROUNDING,
+    as_text,
+    checked_layers,
+    checked_mask,
+    printed,
+)
 from utils.words import isolated, legible, names, visible
 
-MOST_BYTES = 2_000_000
-MOST_TABLES = 4  # heads that are written as tables, too
-WIDEST_TABLE = 16  # tokens; of longer texts the tables name the strongest keys only
-STRONGEST = 3
+MOST_WEIGHTS = 2_000_000  # most of them take one byte
 SUM_TOLERANCE = 0.02  # what bfloat16 makes of a sum of 1
 BLUE = (0, 114, 178)
 SPECIAL = "[CLS] [SEP] [PAD] <s> </s> <pad> <bos> <eos> <|endoftext|>".split()
@@ -35,6 +38,9 @@ CODES = list(DIGITS[:SHORT]) + [
     DIGITS[SHORT + rest // len(DIGITS)] + DIGITS[rest % len(DIGITS)]
     for rest in range(1001 - SHORT)
 ]
+
+NOTE = "Run the cell, or trust the notebook, to explore all heads."
+Place = tuple[int, int]  # (layer, head)
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -78,66 +84,69 @@ def view_heads(
     weights: Tensor | Sequence[Tensor],
     tokens: list[str],
     *,
-    key_tokens: list[str] | None = None,
     mask: Tensor | None = None,
-    labels: Mapping[tuple[int, int], str] | None = None,
+    labels: Mapping[Place, str] | None = None,
     layers: Sequence[int] | None = None,
-    start: tuple[int, int] | None = None,
-    features: Mapping[tuple[int, int], tuple[Tensor, Tensor]] | None = None,
+    start: Place | None = None,
+    features: Mapping[Place, tuple[Tensor, Tensor]] | None = None,
     roles: Mapping[str, Tensor] | None = None,
     title: str = "Attention heads",
 ) -> View:
-    """Return an interactive view of the attention of one sentence, all heads.
+    """Return an interactive view of the attention of one sentence to itself, all heads.
 
-    weights: a list with (heads, queries, keys) or (1, heads, queries, keys) for each
-        layer, as `record_attention` returns; or one such tensor, for one layer.
-    tokens: the words of the queries, and of the keys unless `key_tokens` is given.
-    mask: bool, True = may be read, broadcast to (queries, keys). It decides what is
-        drawn as hidden, and the baseline: uniform attention to what may be read.
+    weights: a list with (heads, tokens, tokens) or (1, heads, tokens, tokens) for each
+        layer, as `record_attention` returns; or one such tensor, for one layer. They
+        are stored to 0.001.
+    tokens: the words of the sentence.
+    mask: bool, broadcast to (tokens, tokens), True = may be attended to. It decides
+        what is drawn as hidden, and the baseline: uniform attention to what is not.
     labels: a few words on some heads, by (layer, head).
     layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
-        a model of six layers, [4, 5].
+        a model of six layers, [4, 5]. Every (layer, head) then has these numbers.
     start: (layer, head), the head shown first; otherwise the first that has a label.
-    features: queries (queries, head_dim) and keys (keys, head_dim) of some heads, by
+    features: queries (tokens, head_dim) and keys (tokens, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.
     roles: scores (layers, heads) by the name of a role, such as {"induction": scores}:
         the view lists the heads sorted by the score of the role that is chosen.
-    Weights are stored to 0.001. Raises ValueError for what is not a softmax of one
-    sentence, and for a view of more than two megabytes.
+    Raises ValueError for what is not a softmax of one sentence, for a head that is not
+    there, and for more than two million weights.
     """
     matrices = checked_layers(weights)
-    rows, columns = matrices[0].shape[1:]
-    square = key_tokens is None
-    key_tokens = tokens if square else key_tokens
-    check_tokens("queries", tokens, rows)
-    check_tokens("keys", key_tokens, columns)
-    mask = checked_mask(mask, rows, columns)
+    shape = tuple(matrices[0].shape[1:])
+    if shape != (len(tokens), len(tokens)):
+        given = f"there are {len(tokens)} words for weights {shape}"
+        raise ValueError(f"{given}; give a word for each query, which is also a key.")
+    mask = checked_mask(mask, *shape)
     _check_softmax(matrices, mask)
-    numbers = _checked_numbers(layers, len(matrices))
-    places = [(n, h) for n, layer in zip(numbers, matrices) for h in range(len(layer))]
-    by_place = dict(zip(places, chain(*matrices)))
-    labels = _checked_labels(labels or {}, places)
-    start = _checked_start(start, labels, places)
+    numbers = list(range(len(matrices)) if layers is None else layers)
+    heads = _by_place(matrices, numbers)
+    labels, features, roles = labels or {}, features or {}, roles or {}
+    for place in [*labels, *features, *[start] * (start is not None)]:
+        if place not in heads:
+            raise ValueError(f"{place!r} is no (layer, head) of these weights.")
+    size = f"{len(matrices)} layer" + "s" * (len(matrices) > 1)
+    size += f", {len(heads)} heads, {len(tokens)} tokens"
+    if sum(map(torch.numel, matrices)) > MOST_WEIGHTS:
+        large = f"a view of {size} takes more than {MOST_WEIGHTS / 1e6:.0f} MB"
+        raise ValueError(f"{large}: give fewer layers or heads, or a shorter text.")
+    start = start or next((p for p in heads if p in labels), next(iter(heads)))
+    labels = {place: isolated(legible(text)) for place, text in labels.items()}
     title = isolated(legible(title))
-    size = f"{len(matrices)} layers, {len(places)} heads"
-    size += f", {rows} queries × {columns} keys"
-    _check_size(len(places) * rows * columns, size)
-    called = names(tokens, rows), names(key_tokens, columns)
+    called = names(tokens)
     data = {
         "title": title,
-        "square": square,
-        "queries": list(zip(map(visible, tokens), called[0])),  # label, and name
-        "keys": list(zip(map(visible, key_tokens), called[1])),
+        "tokens": list(zip(map(visible, tokens), called)),  # label, and name
         "mask": None if mask.all() else mask.int().tolist(),
-        "hide": _hideable(tokens, key_tokens, square),
-        "special": _special(tokens, key_tokens),
+        "hide": _hideable(tokens),
+        "special": [i for i, token in enumerate(tokens) if token in SPECIAL],
         "layers": numbers,
         "features": [
-            _features(place, pair, by_place, mask, numbers)
-            for place, pair in (features or {}).items()
+            _features(place, heads[place], mask, *pair)
+            | {"place": [numbers.index(place[0]), place[1]]}
+            for place, pair in features.items()
         ],
-        "roles": _checked_roles(roles or {}, matrices),
+        "roles": [_role(name, scores, matrices) for name, scores in roles.items()],
         "start": [numbers.index(start[0]), start[1]],
         "labels": [
             [labels.get((number, head), "") for head in range(len(layer))]
@@ -147,12 +156,22 @@ def view_heads(
         "short": SHORT,
         "weights": [[_encoded(head) for head in layer] for layer in matrices],
     }
-    first = sorted(places, key=lambda place: (place != start, place not in labels))
-    shown = {place: by_place[place] for place in first[:MOST_TABLES]}
-    markup = _markup(data, _tables(shown, len(places), mask, called, labels, title))
-    count = len(markup.encode())
-    _check_size(count, size)
-    return View(markup, title, f"{size}, {count / 1e6:.2f} MB")
+    plain = f"<p><strong>{_text(title)}</strong><br>{size}. {NOTE}</p>\n"
+    if len(tokens) <= MOST_LABELS:
+        name = f"layer {start[0]}, head {start[1]}"
+        name += f": {labels[start]}" if start in labels else ""
+        plain += _table(heads[start], mask, called, name)
+    markup = _markup(data, plain)
+    return View(markup, title, f"{size}, {len(markup.encode()) / 1e6:.2f} MB")
+
+
+def _by_place(matrices: list[Tensor], numbers: list[int]) -> dict[Place, Tensor]:
+    """Return every head (queries, keys) by its (layer, head)."""
+    if len(numbers) != len(matrices) or len(set(numbers)) < len(numbers):
+        given = f"layers={numbers} for {len(matrices)} layers of weights"
+        raise ValueError(f"{given}; give a number for each, such as [4, 5].")
+    pairs = zip(numbers, matrices)
+    return {(n, h): head for n, layer in pairs for h, head in enumerate(layer)}
 
 
 def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
@@ -169,92 +188,22 @@ def _check_softmax(layers: list[Tensor], mask: Tensor) -> None:
                 "to 1: is dropout on, or are queries and keys swapped?"
             )
         if (layer * ~mask > ROUNDING).any():
-            where = f"layer {number} has weights where mask says that nothing is read"
-            raise ValueError(f"{where}: in mask, True = may be read.")
+            where = f"layer {number} has weights where the mask hides the key"
+            raise ValueError(f"{where}: in mask, True = may be attended to.")
 
 
-def _checked_numbers(layers, count: int) -> list[int]:
-    numbers = list(range(count) if layers is None else layers)
-    whole = all(isinstance(n, int) and n >= 0 for n in numbers)
-    if len(numbers) != count or not whole or len(set(numbers)) < count:
-        given = f"layers={layers!r} for {count} layers of weights"
-        raise ValueError(f"{given}; give a number for each, such as [4, 5].")
-    return numbers
-
-
-def _checked_labels(labels, places) -> dict[tuple[int, int], str]:
-    for place, text in labels.items():
-        if place not in places or not isinstance(text, str):
-            given = f"labels hold {place!r}: {text!r}"
-            raise ValueError(f"{given}; give (layer, head): words, counted from 0.")
-    return {place: isolated(legible(text)) for place, text in labels.items()}
-
-
-def _checked_start(start, labels, places) -> tuple[int, int]:
-    if start is None:
-        return next((place for place in places if place in labels), places[0])
-    if start not in places:
-        raise ValueError(f"start={start!r}; give (layer, head) of a head that is here.")
-    return start
-
-
-def _checked_roles(roles, matrices: list[Tensor]) -> list[dict]:
-    """Return names and scores, (layers, heads) each, rounded for the script."""
-    shape = len(matrices), len(matrices[0])
-    if roles and any(len(layer) != shape[1] for layer in matrices):
-        raise ValueError("roles need layers with the same number of heads.")
-    for name, scores in roles.items():
-        if not isinstance(name, str) or not name.strip():
-            raise TypeError(f"roles hold {name!r}; give a name for each role.")
-        if not isinstance(scores, Tensor) or scores.shape != shape:
-            given = getattr(scores, "shape", type(scores).__name__)
-            given = f"the scores of {name!r} are {given}"
-            raise ValueError(f"{given}; give a tensor (layers, heads), here {shape}.")
-        if not scores.isfinite().all():
-            raise ValueError(f"some scores of {name!r} are NaN or infinite.")
-    named = [(isolated(legible(name)), x.tolist()) for name, x in roles.items()]
-    return [
-        {"name": name, "scores": [[round(x, 4) for x in row] for row in scores]}
-        for name, scores in named
-    ]
-
-
-def _check_size(count: int, size: str) -> None:
-    if count > MOST_BYTES:
-        large = f"a view of {size} takes {count / 1e6:.1f} MB or more"
-        raise ValueError(f"{large}: give fewer layers or heads, or a shorter text.")
-
-
-def _hideable(queries: list[str], keys: list[str], square: bool) -> list[dict]:
+def _hideable(tokens: list[str]) -> list[dict]:
     """Return what can be hidden: special tokens, and a first token that is none."""
-    groups = []
-    if keys[0] not in SPECIAL:
-        groups = [{"name": "first token", "queries": [0][:square], "keys": [0]}]
+    groups = {} if tokens[0] in SPECIAL else {"first token": [0]}
     for special in SPECIAL:
-        in_queries = [i for i, token in enumerate(queries) if token == special]
-        in_keys = [i for i, token in enumerate(keys) if token == special]
-        if in_keys:
-            groups.append({"name": special, "queries": in_queries, "keys": in_keys})
-    return groups
+        groups[special] = [i for i, token in enumerate(tokens) if token == special]
+    return [{"name": name, "at": at} for name, at in groups.items() if at]
 
 
-def _special(queries: list[str], keys: list[str]) -> dict[str, list[int]]:
-    """Return where special tokens stand: the view does not open on them."""
-    axes = {"queries": queries, "keys": keys}.items()
-    return {axis: [i for i, t in enumerate(ts) if t in SPECIAL] for axis, ts in axes}
-
-
-def _features(place, pair, heads: dict, mask, numbers: list[int]) -> dict:
+def _features(place, head: Tensor, mask: Tensor, query: Tensor, key: Tensor) -> dict:
     """Return a head's queries and keys for the script; they must give its weights."""
-    if place not in heads:
-        raise ValueError(f"features hold {place!r}; give (layer, head) that is here.")
-    query, key = (x.detach().double() for x in pair)
-    head = heads[place]
+    query, key = query.detach().double(), key.detach().double()
     dim = query.shape[-1]
-    if query.shape != (len(head), dim) or key.shape != (head.shape[1], dim):
-        given = f"features of {place} have shapes {tuple(query.shape)}, "
-        given += f"{tuple(key.shape)}, but its weights {tuple(head.shape)}"
-        raise ValueError(f"{given}; give (queries, head_dim), (keys, head_dim).")
     scores = (query @ key.mT / dim**0.5).masked_fill(~mask, -torch.inf)
     wrong = (scores.softmax(dim=-1).nan_to_num() - head).abs().max().item()
     if wrong > SUM_TOLERANCE:
@@ -263,15 +212,17 @@ def _features(place, pair, heads: dict, mask, numbers: list[int]) -> dict:
             "own: give them after a rotation; a bias on the scores cannot be shown."
         )
     most = [max(x.abs().max().item(), 1e-9) for x in (query, key)]
-    coded = [_encoded((x / m + 1) / 2) for x, m in zip((query, key), most)]
-    layer, number = place
-    return {
-        "place": [numbers.index(layer), number],
-        "dim": dim,
-        "most": [round(m, 6) for m in most],
-        "q": coded[0],
-        "k": coded[1],
-    }
+    q, k = (_encoded((x / m + 1) / 2) for x, m in zip((query, key), most))
+    return {"dim": dim, "most": [round(m, 6) for m in most], "q": q, "k": k}
+
+
+def _role(name: str, scores: Tensor, matrices: list[Tensor]) -> dict:
+    """Return the name of a role and the score of each head, for the script."""
+    rounded = [[round(x, 4) for x in row] for row in scores.tolist()]
+    if [*map(len, rounded)] != [*map(len, matrices)] or not scores.isfinite().all():
+        given = f"the scores of {name!r} are {tuple(scores.shape)}"
+        raise ValueError(f"{given}; give one finite score a head, (layers, heads).")
+    return {"name": isolated(legible(name)), "scores": rounded}
 
 
 def _encoded(head: Tensor) -> str:
@@ -281,8 +232,8 @@ def _encoded(head: Tensor) -> str:
     return "".join(CODES[x] for x in thousandths.int().flatten().tolist())
 
 
-def _markup(data: dict, tables: str) -> str:
-    """The tables, and the script that puts the interactive view in their place."""
+def _markup(data: dict, plain: str) -> str:
+    """Return what is read without scripts, and the script that takes its place."""
     data = data | {"css": Path(__file__).with_name("viewer.css").read_text("utf-8")}
     payload = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for letter in "<>&":
@@ -292,62 +243,25 @@ def _markup(data: dict, tables: str) -> str:
     # the same view has the same name, so that its bytes are the same in every run
     name = hashlib.sha1((script + payload).encode()).hexdigest()[:12]
     return (
-        f'<div data-attn-view="{name}">\n{tables}</div>\n'
+        f'<div data-attn-view="{name}">\n{plain}</div>\n'
         f'<script>(() => {{\n{script}viewHeads("{name}", {payload});\n}})();</script>'
     )
 
 
-def _tables(heads: dict, count: int, mask, called, labels, title) -> str:
-    """What a reader sees where no script runs: some of `count` heads as tables."""
-    rows, columns = mask.shape
-    short = max(rows, columns) <= WIDEST_TABLE
-    write = _grid if short else _strongest_keys
-    parts = [
-        f"<p><strong>{_text(title)}</strong><br>As tables: {len(heads)} of "
-        f"{count} heads. Run the cell, or trust the notebook, to explore all.</p>"
+def _table(head: Tensor, mask: Tensor, tokens: list[str], name: str) -> str:
+    """Return the weights of one head, a row for each query."""
+    lines = [
+        "<tr><td></td>" + "".join(_heading("col", key) for key in tokens) + "</tr>"
     ]
-    for number, ((layer, head), matrix) in enumerate(heads.items()):
-        label = labels.get((layer, head), "")
-        name = f"layer {layer}, head {head}" + (f": {label}" if label else "")
-        details = "<details open>" if short and number == 0 else "<details>"
-        parts.append(
-            f"{details}<summary>{_text(name)}</summary>"
-            f"{write(matrix, mask, *called)}</details>"
-        )
-    return "\n".join(parts) + "\n"
-
-
-def _grid(head: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> str:
-    """Return all weights of a short text, one row for each query."""
-    lines = ["<tr><td></td>" + "".join(_heading("col", key) for key in keys) + "</tr>"]
-    for query, row, may in zip(queries, printed(head).tolist(), mask.tolist()):
+    for query, row, may in zip(tokens, printed(head).tolist(), mask.tolist()):
         hidden = '<td style="background-color:#ddd;color:#555">–</td>'
         cells = [
             f'<td style="{_colours(weight)}">{weight:.2f}</td>' if seen else hidden
             for weight, seen in zip(row, may)
         ]
         lines.append(f"<tr>{_heading('row', query)}{''.join(cells)}</tr>")
-    return _table("Each row is a query: its weights sum to 1.", lines)
-
-
-def _strongest_keys(head: Tensor, mask: Tensor, queries: list[str], keys) -> str:
-    """Return the strongest keys of each query of a longer text."""
-    keys = list(map(isolated, keys))  # three stand in one line
-    lines = ["<tr><th>query</th><th>strongest keys</th><th>uniform</th></tr>"]
-    for query, row, may in zip(queries, printed(head), mask):
-        best = sorted(may.nonzero().flatten().tolist(), key=lambda j: -row[j].item())
-        strongest = best[:STRONGEST]  # of equals the first
-        found = [f"<code>{_text(keys[j])}</code> {row[j]:.2f}" for j in strongest]
-        uniform = f"{1 / len(best):.2f}" if best else "–"
-        lines.append(
-            f"<tr>{_heading('row', query)}<td>{', '.join(found) or 'nothing'}</td>"
-            f"<td>{uniform}</td></tr>"
-        )
-    return _table(f"The {STRONGEST} strongest keys of each query.", lines)
-
-
-def _table(caption: str, lines: list[str]) -> str:
-    return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
+    caption = f"{_text(name)}. Each row is a query: its weights sum to 1."
+    return f"<table><caption>{caption}</caption>{''.join(lines)}</table>\n"
 
 
 def _heading(scope: str, token: str) -> str:
@@ -362,9 +276,5 @@ def _colours(weight: float) -> str:
 
 
 def _text(words: str) -> str:
-    """Words as HTML that a page shows letter by letter."""
-    text = (
-        html.escape(words).replace("\u2068", "&#x2068;").replace("\u2069", "&#x2069;")
-    )
-    # MathJax looks for $...$ and \\(...\\) in an unbroken text only
-    return re.sub(r"[$\\]", r"<span>\g<0></span>", text)
+    """Words as HTML; what isolates right-to-left words is written out."""
+    return as_text(words).replace("\u2068", "&#x2068;").replace("\u2069", "&#x2069;")

@@ -1,6 +1,6 @@
 """Words as a reader sees them: nothing invisible, endless, or turned round.
 
-Labels, captions and the viewer show tokens by these functions alone.
+Labels of figures and the viewer show tokens by these functions alone.
 """
 
 import functools
@@ -21,10 +21,12 @@ TURNS = hasattr(ft2font, "__libraqm_version__")  # older matplotlib draws them r
 SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
-def names(tokens: list[str] | None, size: int) -> list[str]:
-    """Return what a caption calls rows or columns; of tokens alike each is numbered."""
-    if not tokens:
-        return [str(position) for position in range(size)]
+def names(tokens: list[str]) -> list[str]:
+    """Return what a sentence calls the tokens; those that look alike get numbers.
+
+    >>> names(["the", "cat", "the"])
+    ['the₀', 'cat', 'the₂']
+    """
     tokens = [visible(token) for token in tokens]
     looks = [token.strip() for token in tokens]  # " the" and "the" look alike
     numbers = [str(position).translate(SUBSCRIPT) for position in range(len(tokens))]

@@ -1,15 +1,24 @@
-"""Every position scheme in the layer: kernels, groups, lengths, cache and vmap."""
+"""Position schemes: by their definitions, against `transformers`, and in the layer."""
 
 import copy
+import math
+from fractions import Fraction
+from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
-from torch.func import functional_call, grad, stack_module_state, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
+from transformers import LlamaConfig
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.gptj import modeling_gptj
+from transformers.models.llama import modeling_llama
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+from transformers.models.t5.modeling_t5 import T5Attention
 
-from utils.attention import MultiHeadAttention, causal_mask
+from utils.attention import MultiHeadAttention, causal_mask, split_heads
 from utils.positions import (
     ALiBi,
     Learned,
@@ -23,15 +32,166 @@ from utils.positions import (
     rotate_pairs,
     sinusoidal,
     t5_bucket,
-    t5_first_distances,
 )
+from utils.tests import draws
+from utils.tests.draws import DOUBLE, SIZES, Drawing
 from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 
 B, L, E, H = 3, 7, 16, 4  # batch, length, embed_dim, heads
 D = E // H
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
-both_layouts = pytest.mark.parametrize("layout", ["half", "interleaved"])
-low_precision = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+METHODS = {Learned: "embed", Sinusoidal: "embed", Rotary: "rotate"}
+METHODS |= {ALiBi: "bias", T5Bias: "bias"}
+
+
+# --- by their definitions ---
+
+
+def turn(position, dim, layout="half", base=10000.0):
+    """Return the block-diagonal matrix of equation (15), entry by entry."""
+    matrix, pairs = torch.zeros(dim, dim, dtype=DOUBLE), dim // 2
+    for i in range(pairs):
+        angle = position * base ** (-2 * i / dim)
+        a, b = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + pairs)
+        matrix[a, a] = matrix[b, b] = math.cos(angle)
+        matrix[a, b], matrix[b, a] = -math.sin(angle), math.sin(angle)
+    return matrix
+
+
+@given(st.data())
+def test_rotary_equals_rotation_matrices(data):
+    draw = Drawing(data)
+    dim, layout = draw.one_of(2, 4, 6), draw.one_of("half", "interleaved")
+    base, scale = draw.one_of(10000.0, 500), draw.one_of(1, 0.25, 2)
+    queries, keys, offset = draw(SIZES), draw(SIZES), draw(st.integers(0, 300))
+    dtype, axes = draw.one_of(*draws.FLOATING), st.lists(draws.BATCHES, max_size=2)
+    xs = [draw.tensor([*draw(axes), n, dim], dtype) for n in (queries, keys)]
+    scheme = Rotary(dim, base=base, layout=layout, scale=scale)
+    found = scheme.rotate(*xs, offset)
+    firsts = offset + keys - queries, offset  # the last query stands at the last key
+    for x, ours, first in zip(xs, found, firsts, strict=True):
+        places = [t * scale for t in range(first, first + x.shape[-2])]
+        turns = torch.zeros(len(places), dim, dim, dtype=DOUBLE)
+        for t, place in enumerate(places):
+            turns[t] = turn(place, dim, layout, base)
+        wanted = (turns @ x.double()[..., None])[..., 0]
+        once, eps = draws.precision(dtype)  # an angle is rounded at its own size
+        atol = 8 * eps * (10 + scale * (offset + 6)) * draws.largest(x)
+        assert ours.dtype == dtype
+        assert_close(ours.double(), wanted, atol=atol, rtol=once)
+
+
+@given(st.data())
+def test_what_is_added_to_the_embeddings(data):
+    draw = Drawing(data)
+    dim, base = draw(st.integers(1, 7)), draw.one_of(1e4, 500)
+    length, offset = draw(SIZES), draw(SIZES)
+    learned = draw.one_of(None, Learned(length + offset, dim))
+    x = draw.tensor([draw(draws.BATCHES), length, dim], draw.one_of(*draws.FLOATING))
+    before, scheme = x.clone(), learned or Sinusoidal(dim, base)
+    found, wanted = scheme.embed(x, offset), x.double().contiguous().clone()
+    for t, j in product(range(length), range(dim)):
+        angle = (offset + t) / base ** (2 * (j // 2) / dim)
+        wave = math.cos(angle) if j % 2 else math.sin(angle)
+        wanted[:, t, j] += learned.table[offset + t, j].item() if learned else wave
+    once, eps = draws.precision(x.dtype)  # what is added is rounded, and the sum
+    assert found.dtype == x.dtype and torch.equal(x, before)
+    assert_close(found.double(), wanted, atol=2 * once + 100 * eps, rtol=once)
+
+
+def bucket_of(distance, buckets, most):
+    """Return the bucket of one distance, by comparing whole fractions only."""
+    exact, wide = buckets // 2, buckets - buckets // 2
+    if distance < exact:
+        return max(distance, 0)
+    grown, full = Fraction(distance, exact), Fraction(most, exact)
+    return exact + max(k for k in range(wide) if grown**wide >= full**k)
+
+
+def slopes_of(n):
+    """Return the slopes as the authors write them down."""
+    power = 2 ** (len(bin(n)) - 3)
+    if power == n:
+        return [2 ** (-8 * i / n) for i in range(1, n + 1)]
+    return slopes_of(power) + slopes_of(2 * power)[::2][: n - power]
+
+
+@given(st.data())
+def test_biases(data):
+    draw = Drawing(data)
+    heads, buckets = draw(st.integers(1, 40)), draw(st.integers(2, 24))
+    most = draw(st.integers(buckets // 2 + 1, 90))
+    t5 = T5Bias(draw(st.integers(1, 4)), num_buckets=buckets, max_distance=most)
+    nn.init.normal_(t5.table)  # it starts at 0, equal for all distances
+    slopes = -torch.tensor(slopes_of(heads))
+    relative = torch.arange(-100, 3)
+    found = t5_bucket(relative, num_buckets=buckets, max_distance=most)
+    assert found.tolist() == [bucket_of(-r, buckets, most) for r in relative.tolist()]
+    queries, keys = draw(SIZES), draw(SIZES)
+    for scheme in (ALiBi(heads), t5):
+        found = scheme.bias(queries, keys)
+        assert found.shape == (1, scheme.num_heads, queries, keys)
+        for i, j in product(range(queries), range(keys)):
+            back = max(i + keys - queries - j, 0)
+            wanted = slopes * back
+            if scheme is t5:
+                wanted = t5.table[bucket_of(back, buckets, most)]
+            assert_close(found[0, :, i, j], wanted, atol=0, rtol=1e-6)
+
+
+# --- transformers ---
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    "offset, scale, options",
+    [(0, 1, {}), (1000, 1, {}), (0, 1 / 4, {"rope_scaling": LINEAR})],
+)
+def test_rotary_half_equals_llama(offset, scale, options):
+    query, key = normal(2, 4, 9, 16), normal(2, 2, 9, 16, seed=1)
+    config = LlamaConfig(hidden_size=2 * 16, num_attention_heads=2, **options)
+    rotary = modeling_llama.LlamaRotaryEmbedding(config=config)
+    cos, sin = rotary(torch.zeros(1), torch.arange(offset, offset + 9)[None])
+    theirs = modeling_llama.apply_rotary_pos_emb(query, key, cos, sin)
+    ours = Rotary(16, scale=scale).rotate(query, key, offset)
+    assert_close(ours, theirs, atol=2e-6, rtol=0)
+
+
+def test_rotary_interleaved_equals_gptj():
+    query, key = normal(2, 4, 9, 16), normal(2, 2, 9, 16, seed=1)
+    table = modeling_gptj.create_sinusoidal_positions(7 + 9, 16)[7:]
+    sin, cos = table[None].chunk(2, dim=-1)  # sines first
+    ours = Rotary(16, layout="interleaved").rotate(query, key, 7)
+    for found, x in zip(ours, (query, key), strict=True):
+        theirs = modeling_gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos)
+        assert_close(found, theirs.transpose(1, 2), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("buckets, most", [(32, 128), (16, 16), (8, 32), (64, 512)])
+def test_t5_buckets_equal_t5(buckets, most):
+    relative = torch.arange(-3 * most, 3 * most + 1)
+    sizes = {"num_buckets": buckets, "max_distance": most}
+    theirs = T5Attention._relative_position_bucket(relative, False, **sizes)
+    assert torch.equal(t5_bucket(relative, **sizes), theirs)
+
+
+@pytest.mark.parametrize("num_heads", [1, 3, 4, 12, 16, 20])
+def test_alibi_equals_bloom_and_mpt(num_heads):
+    ours = ALiBi(num_heads).bias(L, L)[0]
+    mpt = build_mpt_alibi_tensor(num_heads, L)[:, 0]  # the last query's row
+    assert_close(ours[:, -1], mpt, atol=0, rtol=1e-6)
+    bloom = build_alibi_tensor(torch.ones(1, L), num_heads, torch.float32)
+    scores, hidden = normal(num_heads, L, L), ~causal_mask(L)
+    weights = [  # Bloom's is slope * key position: equal after the softmax
+        (scores + bias).masked_fill(hidden, -math.inf).softmax(-1)
+        for bias in (ours, bloom)
+    ]
+    assert_close(*weights, atol=1e-6, rtol=0)
+
+
+# --- in the layer ---
 
 
 class Reader(nn.Module):
@@ -46,10 +206,6 @@ class Reader(nn.Module):
         past = cache["key"].shape[-2] if cache else 0
         x = self.position.embed(x, offset=past)
         return self.attention(x, mask=mask, need_weights=need_weights, cache=cache)
-
-
-METHODS = {Learned: "embed", Sinusoidal: "embed", Rotary: "rotate"}
-METHODS |= {ALiBi: "bias", T5Bias: "bias"}
 
 
 def test_every_scheme_overrides_exactly_one_method():
@@ -75,13 +231,12 @@ def test_in_the_layer(name, num_kv_heads):
             results.append([output, *gradients(loss, reader)])
         assert_close(*results, atol=2e-5, rtol=1e-4)
     whole, placed = output, reader.position.embed(x)
-    for queries in (1, 2, L):
+    for queries in (1, 2):
         parts, mask = (placed[:, -queries:], placed), causal_mask(queries, L)
-        for need_weights in (False, True):
-            part = reader.attention(*parts, mask=mask, need_weights=need_weights)
-            assert_close(part[0], whole[:, -queries:], atol=1e-5, rtol=1e-5)
+        part = reader.attention(*parts, mask=mask, need_weights=True)
+        assert_close(part[0], whole[:, -queries:], atol=1e-5, rtol=1e-5)
         assert_close(part[1], weights[:, :, -queries:], atol=1e-5, rtol=1e-5)
-    for sizes in ([1] * L, [2, 1, 4], [L]):
+    for sizes in ([1] * L, [2, 1, 4]):
         cache, parts, seen = {}, [], 0
         for part in x.split(sizes, dim=1):
             seen += part.shape[1]
@@ -89,20 +244,6 @@ def test_in_the_layer(name, num_kv_heads):
             parts.append(reader(part, mask, cache=cache)[0])
         assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-5)
         assert cache["key"].shape == (B, num_kv_heads, L, D)  # kept once for a group
-
-
-@every_scheme
-def test_more_queries_than_keys(name):
-    """The first queries then stand before the first key, wherever that is."""
-    scheme, more = scheme_of(name), 3
-    q, k = normal(B, H, L, D), normal(B, H, L, D, seed=1)
-    whole, part = scheme.rotate(q, k, 7), scheme.rotate(q, k[:, :, more:], 7 + more)
-    assert_close(part, (whole[0], whole[1][:, :, more:]))
-    far = scheme.rotate(q[:, :, :1], k[:, :, :0], 1)[0]  # at position 0
-    if "rotary" in name:
-        assert_close(far, q[:, :, :1])
-    if METHODS.get(type(scheme)) == "bias":
-        assert_close(scheme.bias(L, L - more), scheme.bias(L, L)[..., more:])
 
 
 @every_scheme
@@ -114,57 +255,72 @@ def test_positions_matter_where_they_should(name):
     assert moved < 1e-5 if name == "nope" else moved > 1e-3
 
 
-# --- the methods ---
+@pytest.mark.parametrize("name", ["half", "interleaved", "alibi", "t5"])
+def test_the_layer_by_hand(name):
+    """Turned are queries and keys, not values; a bias is added after the scaling."""
+    torch.manual_seed(0)
+    heads, dim, length = 2, 4, 22
+    t5 = T5Bias(heads, num_buckets=8, max_distance=20).double()
+    nn.init.normal_(t5.table)
+    scheme, score = {
+        "half": (Rotary(dim), lambda h, i, j, q, k: q @ turn(j - i, dim) @ k / 2),
+        "interleaved": (
+            Rotary(dim, layout="interleaved"),
+            lambda h, i, j, q, k: q @ turn(j - i, dim, "interleaved") @ k / 2,
+        ),
+        "alibi": (
+            ALiBi(heads),
+            lambda h, i, j, q, k: q @ k / 2 - (i - j) / 16 ** (h + 1),
+        ),
+        "t5": (
+            t5,
+            lambda h, i, j, q, k: q @ k / 2 + t5.table[bucket_of(i - j, 8, 20), h],
+        ),
+    }[name]
+    layer = MultiHeadAttention(heads * dim, heads, position=scheme).double()
+    x = normal(1, length, heads * dim, dtype=DOUBLE)
+    mask, scores = causal_mask(length), torch.full((heads, length, length), -math.inf)
+    with torch.no_grad():
+        output, weights = layer(x, mask=mask, need_weights=True)
+        projections = layer.query_proj, layer.key_proj, layer.value_proj
+        q, k, v = (split_heads(each(x), heads)[0] for each in projections)
+        scores = scores.double()
+        for h, (i, j) in product(range(heads), mask.nonzero().tolist()):
+            scores[h, i, j] = score(h, i, j, q[h, i], k[h, j])
+        expected = scores.softmax(-1)
+        wanted = layer.out_proj((expected @ v).transpose(0, 1).flatten(1))
+        assert_close(layer(x, mask=mask)[0][0], wanted, atol=1e-9, rtol=0)
+    assert_close([output[0], weights[0]], [wanted, expected], atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["learned", "sinusoidal"])
-@pytest.mark.parametrize(
-    "batch, length, offset", [(3, 3, 0), (2, L, 3), (0, L, 0), (2, 0, 1), (1, 1, 9)]
-)
-def test_embed_adds_along_the_length_from_the_offset_on(name, batch, length, offset):
-    scheme, x = scheme_of(name), normal(batch, length, E)
-    table = scheme.table if name == "learned" else sinusoidal(L + 3, E)
-    expected = x + table[offset : offset + length].expand(batch, -1, -1)
-    assert_close(scheme.embed(x, offset), expected, atol=1e-6, rtol=0)
-    assert torch.equal(x, normal(batch, length, E))  # not edited
+# --- what is kept, and in which precision ---
 
 
-def test_scale_and_base_are_read_at_every_call():
+def test_scale_and_base_are_those_of_the_moment():
     """So that a trained model can be stretched to longer texts."""
     rotary, x = Rotary(D), normal(1, 1, 4 * L, D)
-    plain = rotary.rotate(x, x)[0]
     rotary.scale = 0.25  # position 4 t takes the angles of t
     squeezed = rotary.rotate(x, x)[0][:, :, ::4]
     assert_close(squeezed, rotate_pairs(x[:, :, ::4], rotary_angles(L, D)))
     rotary.scale, rotary.base = 1.0, 50.0
     assert_close(rotary.rotate(x, x)[0], Rotary(D, base=50.0).rotate(x, x)[0])
-    assert (rotary.rotate(x, x)[0] - plain).abs().max() > 0.1
-    x = torch.zeros(1, L, E)
-    assert_close(Sinusoidal(E, base=50.0).embed(x)[0], sinusoidal(L, E, base=50.0))
-    assert (sinusoidal(L, E, base=50.0) - sinusoidal(L, E)).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("queries, keys", [(1, 1), (2, 5), (5, 2), (0, 3), (3, 0)])
-def test_bias_is_shaped_for_the_scores(queries, keys):
-    """And T5's is the row of the table that the bucket names."""
-    t5 = scheme_of("t5")
-    for bias in (ALiBi(H).bias(queries, keys), t5.bias(queries, keys)):
-        assert bias.shape == (1, H, queries, keys) and bias.dtype == torch.float32
-    buckets = {"num_buckets": len(t5.table), "max_distance": 5}
-    for i in range(queries):
-        for j in range(keys):
-            bucket = t5_bucket(torch.tensor(j - (i + keys - queries)), **buckets)
-            assert torch.equal(bias[0, :, i, j], t5.table[bucket])
+@every_scheme
+def test_only_tables_are_saved_and_copies_are_equal(name):
+    reader, x = Reader(name), normal(B, L, E)
+    tables = {"table"} if name in ("learned", "t5") else set()
+    assert set(reader.position.state_dict()) == tables
+    other = Reader(name, seed=1)
+    other.load_state_dict(reader.state_dict())
+    for twin in (other, copy.deepcopy(reader)):
+        assert_close(twin(x)[0], reader(x)[0], atol=0, rtol=0)
 
 
 def test_tables_as_drawn():
     torch.manual_seed(0)
     learned, t5 = Learned(100, 64), T5Bias(H)
     assert learned.table.shape == (100, 64) and t5.table.shape == (32, H)
-    assert t5.first == t5_first_distances(32, 128) and t5_first_distances(2, 9) == [
-        0,
-        1,
-    ]
     for _ in range(2):
         assert 0.019 < learned.table.std() < 0.021 and abs(learned.table.mean()) < 0.002
         assert (t5.table == 0).all()
@@ -173,139 +329,44 @@ def test_tables_as_drawn():
             scheme.reset_parameters()
 
 
-@every_scheme
-def test_only_tables_are_saved_and_copies_are_equal(name):
-    reader, x = Reader(name), normal(B, L, E)
-    tables = {"table"} if name[:2] in ("le", "t5") else set()
-    assert set(reader.position.state_dict()) == tables
-    other = Reader(name, seed=1)
-    other.load_state_dict(reader.state_dict())
-    for twin in (other, copy.deepcopy(reader)):
-        assert_close(twin(x)[0], reader(x)[0], atol=0, rtol=0)
-
-
-# --- precision ---
-
-
-@low_precision
-@both_layouts
-def test_positions_are_never_computed_in_half(layout, dtype):
-    scheme, q = Rotary(D, layout=layout), normal(1, H, L, D).to(dtype)
-    found = scheme.rotate(q, q, offset=4097)
-    expected = scheme.rotate(q.float(), q.float(), offset=4097)
-    for ours, exact in zip(found, expected, strict=True):  # rounded once, at the end
-        assert_close(ours, exact.to(dtype), atol=0, rtol=0)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_positions_are_never_computed_in_half(dtype):
+    for layout in ("half", "interleaved"):
+        scheme, q = Rotary(D, layout=layout), normal(1, H, L, D).to(dtype)
+        exact = scheme.rotate(q.float(), q.float(), offset=4097)
+        for ours, each in zip(scheme.rotate(q, q, offset=4097), exact, strict=True):
+            assert_close(ours, each.to(dtype), atol=0, rtol=0)  # rounded once
     waves = Sinusoidal(E).embed(torch.zeros(1, L, E, dtype=dtype), offset=4097)
     assert_close(waves[0], sinusoidal(L, E, offset=4097).to(dtype), atol=0, rtol=0)
-
-
-@low_precision
-def test_alibi_in_half_precision(dtype):
     scheme = ALiBi(12)
-    exact = scheme.bias(1, 5000)
-    assert torch.equal(scheme.to(dtype).bias(1, 5000), exact)
+    far = scheme.bias(1, 5000)
+    assert torch.equal(scheme.to(dtype).bias(1, 5000), far)
     assert torch.equal(scheme.slopes, alibi_slopes(12))
-    assert exact[0, 0, 0, :9].unique().numel() == 9  # far away, still told apart
     assert scheme.to("meta").bias(2, 3).device.type == "meta"
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-@every_scheme
-def test_in_half_precision_and_under_autocast(name, need_weights):
-    reader, x, mask = Reader(name), normal(B, L, E), causal_mask(L)
-    half, options = copy.deepcopy(reader).bfloat16(), {"need_weights": need_weights}
-    with torch.no_grad():
-        exact, low = reader(x, mask)[0], half(x.bfloat16(), mask, **options)[0]
-        with torch.autocast("cpu", torch.bfloat16):
-            mixed = reader(x, mask, **options)[0]
-    assert low.dtype == torch.bfloat16
-    assert_close([mixed.float(), low.float()], [exact] * 2, atol=6e-2, rtol=0)
+# --- what would run and mean something else ---
 
-
-# --- copies ---
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-@every_scheme
-@pytest.mark.filterwarnings("error:There is a performance drop")
-def test_vmap_over_weights_tables_and_gradients(name, need_weights):
-    readers = [Reader(name, seed, num_kv_heads=2) for seed in range(3)]
-    params, buffers = stack_module_state(readers)
-    x, mask = normal(3, B, L, E), causal_mask(L)  # each copy reads its own text
-
-    def output(params, buffers, x):
-        # Without tied weights, because the scheme is ONE module under two names:
-        # functional_call would exchange its table twice, and not put the first back.
-        state, options = (params, buffers), {"need_weights": need_weights}
-        call = functional_call(readers[0], state, (x, mask), options, tie_weights=False)
-        return call[0]
-
-    def loss(*args):
-        return output(*args).square().sum()
-
-    with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other kernels
-        with torch.no_grad():
-            outputs = vmap(output)(params, buffers, x)
-        grads = vmap(grad(loss))(params, buffers, x)
-    for i, reader in enumerate(readers):
-        alone = reader(x[i], mask)[0]
-        assert_close(outputs[i], alone, atol=1e-5, rtol=1e-5)
-        together = [grads[name][i] for name, _ in reader.named_parameters()]
-        expected = list(gradients(alone.square().sum(), reader))
-        assert_close(together, expected, atol=1e-4, rtol=1e-4)
-
-
-# --- errors ---
-
-X = torch.zeros(2, 5, E)
-Q = torch.zeros(2, H, 5, D)
-NAN = float("nan")
-WRONG_VALUES = [
-    ("head_dim is 5; .* even", lambda: Rotary(5)),
-    ("head_dim is 0; .* at least 2", lambda: Rotary(0)),
-    ("layout is 'neox'; give one of 'half', 'in", lambda: Rotary(4, layout="neox")),
-    ("layout is None", lambda: rotate_pairs(Q, rotary_angles(5, D), layout=None)),
-    *[(f"base is {base}", lambda scheme=scheme, base=base: scheme(4, base=base))
-      for base in (0, -1.0, NAN) for scheme in (Rotary, Sinusoidal)],
-    *[(f"scale is {scale}", lambda scale=scale: Rotary(4, scale=scale))
-      for scale in (-1, NAN, float("inf"))],
-    (r"x has shape .*\(5, 4\); give", lambda: Rotary(8).rotate(Q, Q)),
-    (r"x .*\(2, 4, 5, 4\), the angles \(6, 2\)",
-     lambda: rotate_pairs(Q, rotary_angles(6, D))),
-    (r"angles \(5, 3\)", lambda: rotate_pairs(Q, rotary_angles(5, 6))),
-    (r"angles \(2,\)", lambda: rotate_pairs(Q, torch.zeros(2))),
-    ("position 6, .*max_length=6", lambda: Learned(6, E).embed(X, 2)),
-    ("offset is -1", lambda: Learned(9, E).embed(X, -1)),
-    ("embed_dim=8", lambda: Learned(9, 8).embed(X)),
-    ("embed_dim=8", lambda: Sinusoidal(8).embed(X)),
-    (r"x .* \(5, 16\); give \(batch, length, e", lambda: Sinusoidal(E).embed(X[0])),
-    ("num_heads is 0", lambda: ALiBi(0)),
-    ("formula is 'code'; give one of 'official', 'p", lambda: ALiBi(4, formula="code")),
-    ("num_buckets is 1", lambda: T5Bias(4, num_buckets=1)),
-
-    ("max_distance is 16, .* reach up to 16", lambda: T5Bias(4, max_distance=16)),
-    *[(f"position has {what}, the layer", lambda scheme=scheme:
-       MultiHeadAttention(E, H, position=scheme))
+X, Q = torch.zeros(2, 5, E), torch.zeros(2, H, 5, D)
+REFUSED = [
+    (ValueError, r"angles \(5, 1\)", lambda: Rotary(2).rotate(Q, Q)),
+    (ValueError, r"\(1, 2\); give", lambda: rotate_pairs(Q, rotary_angles(1, D))),
+    (ValueError, r"angles \(2,\)", lambda: rotate_pairs(Q, torch.zeros(2))),
+    (TypeError, "x is torch.int64", lambda: Rotary(4).rotate(Q.long(), Q)),
+    (ValueError, "position 6, but.*max_length=6", lambda: Learned(6, E).embed(X, 2)),
+    (ValueError, "offset is -6", lambda: Learned(9, E).embed(X, -6)),
+    (ValueError, "embed_dim=1", lambda: Sinusoidal(1).embed(X)),
+    (ValueError, r"\(16, 16\); give floats", lambda: Learned(E, E).embed(torch.eye(E))),
+    (ValueError, "x is torch.int64", lambda: Sinusoidal(E).embed(X.long())),
+    (ValueError, "16, .* reach up to 16", lambda: T5Bias(4, max_distance=16)),
+    *[(ValueError, f"position has {what}, the layer",
+       lambda scheme=scheme: MultiHeadAttention(E, H, position=scheme))
       for what, scheme in [("num_heads=8", ALiBi(8)), ("num_heads=1", T5Bias(1)),
                            ("head_dim=16", Rotary(E))]],
 ]  # fmt: skip
-WRONG_TYPES = [
-    ("head_dim is 4.0", lambda: Rotary(4.0)),
-    ("base is a str", lambda: Rotary(4, base="10000")),
-    ("scale is a bool", lambda: Rotary(4, scale=True)),
-    ("x is torch.int64", lambda: Rotary(4).rotate(Q.long(), Q)),
-    ("x is torch.int64", lambda: Sinusoidal(E).embed(X.long())),
-    ("offset is True", lambda: Sinusoidal(E).embed(X, True)),
-    ("num_heads is 4.0", lambda: ALiBi(4.0)),
-    ("max_distance is 128.0", lambda: t5_first_distances(32, 128.0)),
-]
 
 
-@pytest.mark.parametrize(
-    "error, says, call",
-    [(ValueError, *case) for case in WRONG_VALUES]
-    + [(TypeError, *case) for case in WRONG_TYPES],
-)
+@pytest.mark.parametrize("error, says, call", REFUSED)
 def test_what_does_not_fit_is_refused(error, says, call):
     with pytest.raises(error, match=says):
         call()

@@ -1,4 +1,4 @@
-"""torch's private doors that the course goes through: what, why, and whether it opens.
+"""torch's private doors that the course goes through: why, and whether each opens.
 
 A name of torch that begins with one underscore is not promised to stay. Each that is
 used stands here with a test, which runs on the lowest and on the newest torch.
@@ -19,39 +19,25 @@ from torch.autograd.profiler_legacy import profile
 from utils.baselines import untrained_copy
 from utils.positions import ALiBi, alibi_slopes
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve()
-DOORS = {}  # the private name -> the files that use it, why, and the test
+ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve()
+DOORS = {}  # the private name -> the test
 
 
-def door(name, *files, why):
+def door(name, why):
     """Enter a private name into the table; the decorated function tries it."""
-
-    def enter(test):
-        DOORS[name] = (set(files), why, test)
-        return test
-
-    return enter
+    return lambda test: DOORS.setdefault(name, test)
 
 
-@door(
-    "_apply",
-    "utils/positions.py",
-    why="there is no public hook of .to() and .half(), which rounds ALiBi's slopes",
-)
+@door("_apply", "no public hook of .to() and .half(), which would round ALiBi's slopes")
 def moved():
     model = nn.Sequential(ALiBi(6))
     for cast in (nn.Module.half, nn.Module.double, nn.Module.bfloat16):
-        assert torch.equal(cast(model)[0].slopes, alibi_slopes(6, "official"))
+        assert torch.equal(cast(model)[0].slopes, alibi_slopes(6))
     empty = model.to("meta").to_empty(device="cpu")
-    assert torch.equal(empty[0].slopes, alibi_slopes(6, "official"))
+    assert torch.equal(empty[0].slopes, alibi_slopes(6))
 
 
-@door(
-    "_tensor_str",
-    "utils/exercises/running.py",
-    why="nothing public tells what torch.set_printoptions has set",
-)
+@door("_tensor_str", "nothing public tells what torch.set_printoptions has set")
 def printed():
     before = str(torch.ones(1) / 3)
     with torch._tensor_str.printoptions():
@@ -60,11 +46,7 @@ def printed():
     assert str(torch.ones(1) / 3) == before
 
 
-@door(
-    "_reset_parameters",
-    "utils/baselines.py",
-    why="nn.MultiheadAttention and nn.Transformer have no public reset_parameters",
-)
+@door("_reset_parameters", "nn.MultiheadAttention has no public reset_parameters")
 def reset():
     layer = nn.MultiheadAttention(8, 2)
     assert not hasattr(layer, "reset_parameters")
@@ -72,12 +54,7 @@ def reset():
     assert untrained_copy(layer, seed=0).in_proj_weight.std() > 0.1
 
 
-@door(
-    "_python_dispatch",
-    "notebooks/10_fast_attention.ipynb",
-    "notebooks/deeper/10_fast_attention.ipynb",
-    why="TorchDispatchMode, documented, has no public place; it sees which kernel runs",
-)
+@door("_python_dispatch", "TorchDispatchMode, documented, has no public place")
 def dispatch():
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -94,13 +71,8 @@ def dispatch():
     assert any("flash" in name for name in names)
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_the_door_opens(name):
-    DOORS[name][2]()
-
-
-def fast_path(name, layer, *inputs):
-    """Both doors show a call without gradients, and none while the layer trains."""
+def fast_path(name, layer, inputs):
+    """The door shows a call without gradients, and none while the layer trains."""
     with patch.object(torch, name, wraps=getattr(torch, name)) as spy:
         layer.train()(*inputs)
         assert not spy.called
@@ -109,35 +81,28 @@ def fast_path(name, layer, *inputs):
         assert spy.called
 
 
-@door(
-    "_native_multi_head_attention",
-    "notebooks/deeper/03_nn_multihead_attention.ipynb",
-    why="nothing public says whether a call took the fast path",
-)
+@door("_native_multi_head_attention", "nothing public tells of the fast path")
 def attention_path():
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
-    fast_path("_native_multi_head_attention", layer, x, x, x)
+    fast_path("_native_multi_head_attention", layer, [x, x, x])
 
 
-@door(
-    "_transformer_encoder_layer_fwd",
-    "notebooks/deeper/03_nn_multihead_attention.ipynb",
-    why="as _native_multi_head_attention, for the layer of a transformer",
-)
+@door("_transformer_encoder_layer_fwd", "as _native_multi_head_attention")
 def encoder_path():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    fast_path("_transformer_encoder_layer_fwd", layer, torch.randn(1, 3, 8))
+    fast_path("_transformer_encoder_layer_fwd", layer, [torch.randn(1, 3, 8)])
 
 
-@door(
-    "_softmax",
-    "notebooks/deeper/03_nn_multihead_attention.ipynb",
-    why="the profiler calls the operator so; it shows that the weights are written out",
-)
+@door("_softmax", "the profiler calls the operator so that writes out the weights")
 def operator():
     with profile() as record:
         torch.randn(2, 2).softmax(-1)
     assert "aten::_softmax" in [event.name for event in record.function_events]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_the_door_opens(name):
+    DOORS[name]()
 
 
 # --- the table is whole ---
@@ -147,9 +112,8 @@ PLACES = [torch, torch.Tensor, torch.nn, F, nn.Module(), nn.MultiheadAttention(2
 
 
 def sources():
-    """Yield (file, its Python) of the package, its tests, .ci and the notebooks."""
+    """Yield the Python of the package, its tests, .ci, assets and the notebooks."""
     for path in (path for part in PARTS for path in ROOT.glob(part)):
-        name = path.relative_to(ROOT).as_posix()
         mine = path.suffix in (".py", ".ipynb", "") and path.is_file()
         if not mine or path == HERE:
             continue
@@ -157,9 +121,9 @@ def sources():
         if path.suffix == ".ipynb":
             cells = json.loads(text)["cells"]
             code = [c["source"] for c in cells if c["cell_type"] == "code"]
-            yield name, "\n".join(map("".join, code))
+            yield "\n".join(map("".join, code))
         elif path.suffix == ".py" or text.startswith("#!/usr/bin/env python3"):
-            yield name, text
+            yield text
 
 
 def private_names(code):
@@ -182,33 +146,22 @@ def private_names(code):
 
 
 def test_the_table_is_whole():
-    found = {}
-    for file, code in sources():
-        for name in private_names(code):
-            found.setdefault(name, set()).add(file)
-    assert found == {name: files for name, (files, _, _) in DOORS.items()}
+    assert set().union(*map(private_names, sources())) == set(DOORS)
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("count", "code"),
     [
-        "torch._C.x",
-        "x._version",
-        "getattr(x, '_version')",
-        "import torch._dynamo",
-        "import torch._dynamo as d",
-        "from torch import _dynamo",
-        "from torch._tensor_str import get_printoptions",
-        "from torch.nn.modules.module import _global_forward_hooks",
-        "class A(nn.Module):\n    def _apply(self, fn): ...",
+        (1, "torch._C.x"),
+        (1, "x._version"),
+        (1, "getattr(x, '_version')"),
+        (1, "import torch._dynamo as d"),
+        (1, "from torch import _dynamo"),
+        (1, "from torch._tensor_str import get_printoptions"),
+        (1, "from torch.nn.modules.module import _global_forward_hooks"),
+        (1, "class A(nn.Module):\n    def _apply(self, fn): ..."),
+        (0, "a._asdict(); x.__dict__; import _thread; _ = '_'; self._run()"),
     ],
 )
-def test_a_private_name_is_found(code):
-    assert len(private_names(code)) == 1
-
-
-@pytest.mark.parametrize(
-    "code", ["a._asdict()", "x.__dict__", "import _thread", "_ = '_'", "self._run()"]
-)
-def test_other_names_are_left_alone(code):
-    assert private_names(code) == set()
+def test_a_private_name_is_found_and_others_are_left_alone(count, code):
+    assert len(private_names(code)) == count

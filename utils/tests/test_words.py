@@ -1,6 +1,5 @@
 """Every token is seen, told from the others, and turns no sentence round."""
 
-import unicodedata
 import warnings
 
 import matplotlib
@@ -73,20 +72,9 @@ def test_no_invisible_letter_is_left(letter):
 
 
 def test_tokens_that_look_alike_are_numbered():
-    assert names(["the", "cat", "the"], 3) == ["the₀", "cat", "the₂"]
-    assert names([" the", "the", " cat"], 3) == [" the₀", "the₁", " cat"]
-    assert names(["  ", "␣␣"], 2) == ["␣␣₀", "␣␣₁"]
-
-
-def shown(sentence: str) -> str:
-    """A sentence without the isolates, in which all that turns must stand."""
-    depth = 0
-    for letter in sentence:
-        depth += {"\u2068": 1, "\u2069": -1}.get(letter, 0)
-        turned = unicodedata.bidirectional(letter) in ("R", "AL", "AN")
-        assert depth in (0, 1) and depth >= turned, sentence
-    assert depth == 0
-    return sentence.replace("\u2068", "").replace("\u2069", "")
+    assert names([" the", "the", " cat"]) == [" the₀", "the₁", " cat"]
+    assert names(["  ", "␣␣"]) == ["␣␣₀", "␣␣₁"]
+    assert names(["a"] * 11)[10] == "a₁₀"
 
 
 @pytest.mark.parametrize("word", [HEBREW, ARABIC, f"a {HEBREW} 1", "٣"])
@@ -95,27 +83,6 @@ def test_only_what_runs_from_the_right_is_isolated(word):
     for other in ORDINARY:
         if other != HEBREW:
             assert isolated(other) == other
-
-
-def test_captions_keep_the_order_of_query_and_key(monkeypatch):
-    monkeypatch.setattr(words, "TURNS", True)
-    tokens = [HEBREW, ARABIC, "cat"]
-    weights = torch.eye(3).roll(1, dims=1)
-    one = heatmap(weights, queries=tokens, keys=tokens, title=HEBREW)
-    said = plotting._own_caption(one.figure)
-    assert shown(said) == (
-        f"Strongest key of each query: {HEBREW} → {ARABIC} (1.00), "
-        f"{ARABIC} → cat (1.00), cat → {HEBREW} (1.00)."
-    )
-    figure, axes = plt.subplots(1, 2)
-    for ax in axes:
-        heatmap(weights, ax, title=f"{HEBREW}\n{ARABIC}")
-    assert f"{HEBREW} {ARABIC}: Strongest" in shown(plotting._own_caption(figure))
-    heads = plot_heads(weights[None], tokens, titles=[ARABIC])
-    assert f"each head: {ARABIC}: {HEBREW} → {ARABIC} and" in shown(heads.caption)
-    # of two tokens alike, the number belongs to its word
-    alike = heatmap(torch.eye(2), queries=[HEBREW] * 2).figure
-    assert f"\u2068{HEBREW}₁\u2069 → 1" in plotting._own_caption(alike)
 
 
 def labels(figure):
