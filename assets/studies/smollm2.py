@@ -1,7 +1,4 @@
-"""The study of lesson 11: a language model without each of its heads, and with noise.
-
-usage: python assets/studies/smollm2.py            writes smollm2.json
-       python assets/studies/smollm2.py --check    repeats a few and compares
+"""The language model of lesson 11 without each of its heads, and with noise.
 
 Of 24 sentences such as "When Mary and John went to the store, John gave a drink to",
 12 of each kind: the logit of the name that should follow, less that of the other name.
@@ -11,25 +8,22 @@ it gives in this one. Then the same model with noise that is as large as the rou
 of its weights: this mean, the loss on a text, and how random tokens are copied.
 """
 
-import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import gguf
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-import gguf  # noqa: E402
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from studies import command_line  # noqa: E402
+from assets.studies import by_layer, rounded
+from utils.data import python_docs
+from utils.heads import induction
+from utils.interventions import ablate
+from utils.language_model import SHA256, find_smollm2, load_smollm2, our_name
+from utils.masks import causal_mask
+from utils.recording import record_attention
 
-from utils.data import python_docs  # noqa: E402
-from utils.heads import induction  # noqa: E402
-from utils.interventions import ablate  # noqa: E402
-from utils.language_model import SHA256, find_smollm2, load_smollm2, our_name  # noqa: E402
-from utils.masks import causal_mask  # noqa: E402
-from utils.recording import record_attention  # noqa: E402
-
-STORED = Path(__file__).with_suffix(".json")
 TEMPLATES = {  # the names: pairs that are told apart by who gives
     "When {} and {} went to the store, {} gave a drink to": (
         "Mary John, Anna Peter, Tom Lisa, David Sarah, Paul Emma, James Kate"
@@ -40,6 +34,7 @@ TEMPLATES = {  # the names: pairs that are told apart by who gives
 }
 NOISE_SEEDS = range(4)
 CHECKED = ("16.0", "23.3")
+KEY = ("head",)
 MARGIN = {"ablated": 0.02, "patched": 0.005}
 
 
@@ -55,8 +50,49 @@ def sentences() -> list[tuple[str, str, str]]:
     return found
 
 
+@contextmanager
+def inputs_of(*modules: nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Give a list that fills, for a `with` block, with what the modules are given."""
+    found, hooks = [], []
+    for module in modules:
+        keep = lambda _, inputs: found.append(inputs[0])  # noqa: E731
+        hooks.append(module.register_forward_pre_hook(keep))
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def replaced(model, head: str, values, at=slice(None)):
+    """Replace the output of a head, at some positions, for a `with` block."""
+    ((layer, (number,)),) = by_layer([head]).items()
+
+    def change(_, inputs):
+        x = inputs[0].clone()
+        part(x, number)[:, at] = values
+        return (x,)
+
+    hook = model.blocks[layer].attention.out_proj.register_forward_pre_hook(change)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def part(x: torch.Tensor, head: int) -> torch.Tensor:
+    """Return the view of a head's output in (..., 9 * 64)."""
+    return x.unflatten(-1, (9, 64))[..., head, :]
+
+
+def out_projs(model) -> list[nn.Module]:
+    """Return the layers that are given the outputs of the heads, side by side."""
+    return [block.attention.out_proj for block in model.blocks]
+
+
 class Names:
-    """The model, and what happens in it when it reads the sentences."""
+    """The model, and what happens in it when it is given the sentences."""
 
     @torch.no_grad()
     def __init__(self):
@@ -69,20 +105,9 @@ class Names:
         self.partner = torch.arange(len(texts)) ^ 1  # the same with the other giver
         self.first = int((self.ids[0] != self.ids[1]).nonzero()[0])  # where they part
         self.mask = causal_mask(self.ids.shape[1], self.ids.shape[1])
-        self.states, self.outputs, hooks = [], [], []
-
-        def keep(found):
-            return lambda module, inputs: found.append(inputs[0])
-
-        for block in self.model.blocks:
-            hooks += [
-                block.register_forward_pre_hook(keep(self.states)),
-                block.attention.out_proj.register_forward_pre_hook(keep(self.outputs)),
-            ]
-        hooks.append(self.model.norm.register_forward_pre_hook(keep(self.states)))
-        self.model(self.ids)
-        for hook in hooks:
-            hook.remove()
+        streams = inputs_of(*self.model.blocks, self.model.norm)
+        with streams as self.states, inputs_of(*out_projs(self.model)) as self.outputs:
+            self.model(self.ids)
         self.cache = {}
         self.model(self.ids[:, : self.first], cache=self.cache)
         self.whole = self.difference(self.states[-1])
@@ -108,20 +133,12 @@ class Names:
 
         Before the giver both runs are equal: what follows is computed anew.
         """
-        mine = self.outputs[layer][:, self.first :].unflatten(-1, (9, -1))[:, :, head]
-
-        def change(_, inputs):
-            y = inputs[0].unflatten(-1, (9, -1)).clone()
-            y[:, :, head] = mine
-            return (y.flatten(-2),)
-
+        mine = part(self.outputs[layer], head)[:, self.first :]
         x = self.states[layer][self.partner, self.first :]
-        attention = self.model.blocks[layer].attention
-        hook = attention.out_proj.register_forward_pre_hook(change)
-        for i in range(layer, 30):
-            mask = self.mask[self.first :]
-            x = self.model.blocks[i](x, mask, cache=dict(self.cache[i]))
-        hook.remove()
+        with replaced(self.model, f"{layer}.{head}", mine):
+            for i in range(layer, 30):
+                mask = self.mask[self.first :]
+                x = self.model.blocks[i](x, mask, cache=dict(self.cache[i]))
         other = -self.whole[self.partner]  # of the same names, in the other run
         back, lost = self.difference(x) - other, self.whole - other
         return [b / n for b, n in zip(means(back, 9), means(lost, 9))]
@@ -130,14 +147,13 @@ class Names:
         """Return a row of the study."""
         found = {"head": f"{layer}.{head}"}
         for name in MARGIN:
-            values = getattr(self, name)(layer, head)
-            found[name] = [round(value, 4) for value in values]
+            found[name] = rounded(getattr(self, name)(layer, head))
         return found
 
 
 def means(x: torch.Tensor, digits: int = 4) -> list[float]:
     """Return the means over the sentences of each kind."""
-    return [round(part.mean().item(), digits) for part in x.chunk(2)]
+    return rounded([part.mean() for part in x.chunk(2)], digits)
 
 
 def blocks_of(tensor) -> torch.Tensor | None:
@@ -187,9 +203,9 @@ def scores(names: Names, seed: int | None) -> dict:
     best = found.topk(8).indices.tolist()
     return {
         "seed": seed,
-        **{name: round(value.item(), 3) for name, value in values.items()},
+        **rounded(values, 3),
         "best": [f"{i // 9}.{i % 9}" for i in best],
-        "scores": [round(found[i].item(), 3) for i in best],
+        "scores": rounded(found[best], 3),
     }
 
 
@@ -215,30 +231,6 @@ def study() -> dict:
     }
 
 
-def misfits(stored: dict, again: list[dict]) -> list[str]:
-    """Return a sentence for each repeated row that is not as stored."""
-    rows = {row["head"]: row for row in stored["runs"]}
-    return [
-        f"{row['head']}: {name} {row[name]}, stored {rows[row['head']][name]}"
-        for row in again
-        for name, margin in MARGIN.items()
-        for new, old in zip(row[name], rows[row["head"]][name])
-        if abs(new - old) > margin
-    ]
-
-
-def repeated() -> list[dict]:
-    """Return some rows once more."""
+def again(stored: dict) -> list[dict]:
     names = Names()
     return [names.row(*map(int, head.split("."))) for head in CHECKED]
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated())
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
