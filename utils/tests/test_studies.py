@@ -3,7 +3,6 @@
 What their scripts do is tested in test_study_scripts.
 """
 
-import inspect
 import json
 import os
 import subprocess
@@ -19,8 +18,6 @@ import torch
 from assets import studies
 from assets.studies import FOLDER, STUDIES, as_json, misfits, runs_of, stored_of
 from assets.studies import __main__ as front_door
-from utils.baselines import bootstrap
-from utils.pretrained import MODEL, REVISION, SHA256
 from utils.tests.helpers import need_smollm2
 
 
@@ -355,79 +352,3 @@ def test_roles_agree_with_the_lessons():
     assert {*"18.6 17.3 17.4 17.5 18.7 23.2 23.7 20.6".split()} <= {*inductive}
     assert {int(head.split(".")[0]) for head in inductive} <= {*range(17, 25)}
     assert roles["language model", "16.0"] == "previous token"  # lesson 11
-
-
-def between(value, interval):
-    return interval[0] <= value <= interval[1]
-
-
-def test_the_treebank_is_that_of_the_script():
-    study, stored = study_of("treebank")
-    assert stored["data"] == study.DATA  # the digests are those of the known files
-    model = {"name": MODEL, "revision": REVISION, "sha256": SHA256}
-    assert stored["model"] == model
-    draws = inspect.signature(bootstrap).parameters["draws"].default
-    assert stored["settings"]["bootstrap_draws"] == draws
-
-
-def test_everything_in_the_treebank_is_counted():
-    """Every word is a dependent: counted, or left out for a reason that is said."""
-    _, stored = study_of("treebank")
-    for name, sentences in (("dev", 2001), ("test", 2077)):
-        part, left_out = stored[name], stored[name]["left_out"]
-        assert part["sentences"] == sentences
-        assert part["sentences_read"] == sentences - left_out["sentences_too_long"]
-        assert part["longest_in_pieces"] <= stored["settings"]["max_length"]
-        assert part["words"] == (
-            sum(part["arcs"].values())
-            + sum(left_out["arcs_of_other_relations"].values())
-            + left_out["arcs_with_an_unread_word"]
-            + left_out["arcs_of_root_and_punctuation"]
-        )
-        assert not set(part["arcs"]) & set(left_out["arcs_of_other_relations"])
-    for row in stored["rows"]:
-        assert row["arcs"] == stored["test"]["arcs"][row["relation"]]
-        assert row["arcs_chosen"] == stored["dev"]["arcs"][row["relation"]]
-
-
-def test_rows_of_the_treebank_are_consistent():
-    treebank, stored = study_of("treebank")
-    names = named(6, 12)
-    seeds = len(treebank.SETTINGS["twin_seeds"])
-    for row in stored["rows"]:
-        chosen, other = row["all_heads_chosen"], row["all_heads"]
-        assert len(chosen) == len(other) == 72
-        head = names.index(row["head"])
-        assert row["chosen"] == chosen[head] == max(chosen)  # chosen on DEV …
-        assert row["accuracy"] == other[head]  # … and reported on TEST
-        assert between(row["accuracy"], row["interval"])
-        assert between(row["offset_accuracy"], row["offset_interval"])
-        assert between(row["lift"], row["lift_interval"])
-        lift = row["accuracy"] - row["offset_accuracy"]
-        assert row["lift"] == pytest.approx(lift, abs=2e-4)
-        assert len(row["untrained"]) == len(row["sharpened"]) == seeds
-        assert all(0 <= x <= row["reachable"] <= 1 for x in other)
-        assert row["permuted"] <= row["permuted_most"]
-
-
-def test_the_two_directions_are_one_arc_both_ways():
-    treebank, stored = study_of("treebank")
-    rows = {(row["relation"], row["direction"]): row for row in stored["rows"]}
-    for relation in treebank.RELATIONS:
-        there, back = (rows[relation, each] for each in treebank.DIRECTIONS)
-        assert there["offset"] == -back["offset"]
-        for same in ("offset_accuracy", "chance", "distance"):
-            assert there[same] == back[same]
-        assert there["reachable"] == 1 >= back["reachable"]
-
-
-def test_no_text_of_the_treebank_is_stored():
-    treebank, stored = study_of("treebank")
-    known = json.dumps([treebank.SETTINGS, treebank.DATA, stored["model"]])
-    heads = named(6, 12)
-    for row in stored["rows"]:
-        words = {x for x in row.values() if isinstance(x, str)}
-        assert len(words) == 3 and all(x in known or x in heads for x in words)
-    for part in (stored["dev"], stored["test"]):
-        assert not any(isinstance(x, str) for x in part.values())
-    assert (FOLDER / "treebank.json").stat().st_size < 100_000

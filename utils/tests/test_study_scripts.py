@@ -3,6 +3,8 @@
 The treebank, whose texts are not in the repository, is studied here on a tiny one.
 """
 
+import inspect
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from assets.studies import (
 )
 from assets.studies._repeating import CONTRASTS, KINDS
 from assets.studies.roles import candidates, rows_of
+from utils.baselines import bootstrap
+from utils.pretrained import MODEL, REVISION, SHA256
 
 # --- lesson 06: parts ---
 
@@ -153,7 +157,78 @@ def test_a_lucky_head_gets_no_role():
     assert [row["role"] for row in rows] == ["induction", None, None, None]
 
 
-# --- the script, on a tiny treebank ---
+# --- lesson 09: treebank ---
+
+
+STORED = studies.stored_of("treebank")
+INTERVALS = {"accuracy": "interval", "offset_accuracy": "offset_interval"}
+INTERVALS["lift"] = "lift_interval"
+
+
+def test_the_treebank_is_that_of_the_script():
+    assert STORED["data"] == treebank.DATA  # the digests are those of the known files
+    model = {"name": MODEL, "revision": REVISION, "sha256": SHA256}
+    assert STORED["model"] == model
+    draws = inspect.signature(bootstrap).parameters["draws"].default
+    assert STORED["settings"]["bootstrap_draws"] == draws
+
+
+def test_everything_in_the_treebank_is_counted():
+    """Every word is a dependent: counted, or left out for a reason that is said."""
+    for name, sentences in (("dev", 2001), ("test", 2077)):
+        part, left_out = stored[name], stored[name]["left_out"]
+        assert part["sentences"] == sentences
+        assert part["sentences_read"] == sentences - left_out["sentences_too_long"]
+        assert part["longest_in_pieces"] <= STORED["settings"]["max_length"]
+        assert part["words"] == (
+            sum(part["arcs"].values())
+            + sum(left_out["arcs_of_other_relations"].values())
+            + left_out["arcs_with_an_unread_word"]
+            + left_out["arcs_of_root_and_punctuation"]
+        )
+        assert not set(part["arcs"]) & set(left_out["arcs_of_other_relations"])
+    for row in STORED["rows"]:
+        assert row["arcs"] == STORED["test"]["arcs"][row["relation"]]
+        assert row["arcs_chosen"] == STORED["dev"]["arcs"][row["relation"]]
+
+
+def test_rows_of_the_treebank_are_consistent():
+    seeds = len(treebank.SETTINGS["twin_seeds"])
+    for row in STORED["rows"]:
+        chosen, other = row["all_heads_chosen"], row["all_heads"]
+        assert len(chosen) == len(other) == 72
+        head = without_heads.NAMES.index(row["head"])
+        assert row["chosen"] == chosen[head] == max(chosen)  # chosen on DEV …
+        assert row["accuracy"] == other[head]  # … and reported on TEST
+        for name, interval in INTERVALS.items():
+            low, high = row[interval]
+            assert low <= row[name] <= high
+        lift = row["accuracy"] - row["offset_accuracy"]
+        assert row["lift"] == pytest.approx(lift, abs=2e-4)
+        assert len(row["untrained"]) == len(row["sharpened"]) == seeds
+        assert all(0 <= x <= row["reachable"] <= 1 for x in other)
+        assert row["permuted"] <= row["permuted_most"]
+
+
+def test_the_two_directions_are_one_arc_both_ways():
+    rows = {(row["relation"], row["direction"]): row for row in STORED["rows"]}
+    for relation in treebank.RELATIONS:
+        there, back = (rows[relation, each] for each in treebank.DIRECTIONS)
+        assert there["offset"] == -back["offset"]
+        for same in ("offset_accuracy", "chance", "distance"):
+            assert there[same] == back[same]
+        assert there["reachable"] == 1 >= back["reachable"]
+
+
+def test_no_text_of_the_treebank_is_stored():
+    known = json.dumps([treebank.SETTINGS, treebank.DATA, STORED["model"]])
+    heads = without_heads.NAMES
+    for row in STORED["rows"]:
+        words = {x for x in row.values() if isinstance(x, str)}
+        assert len(words) == 3 and all(x in known or x in heads for x in words)
+    for part in (STORED["dev"], STORED["test"]):
+        assert not any(isinstance(x, str) for x in part.values())
+    assert (studies.FOLDER / "treebank.json").stat().st_size < 100_000
 
 
 def test_yardsticks():
