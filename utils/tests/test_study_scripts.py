@@ -176,7 +176,7 @@ def test_the_treebank_is_that_of_the_script():
 def test_everything_in_the_treebank_is_counted():
     """Every word is a dependent: counted, or left out for a reason that is said."""
     for name, sentences in (("dev", 2001), ("test", 2077)):
-        part, left_out = stored[name], stored[name]["left_out"]
+        part, left_out = STORED[name], STORED[name]["left_out"]
         assert part["sentences"] == sentences
         assert part["sentences_read"] == sentences - left_out["sentences_too_long"]
         assert part["longest_in_pieces"] <= STORED["settings"]["max_length"]
