@@ -6,6 +6,26 @@ from torch import Tensor
 from assets.studies._repeating import HEADS, LENGTH, MASK
 
 
+def from_weights(model, untrained) -> dict:
+    """Return what is stored of a model, beside the same of an untrained one."""
+    both = {"": model, ", untrained": untrained}
+    tables = [copying(model, layer) for layer in range(len(model.blocks))]
+    untrained_tables = [copying(untrained, layer) for layer in range(len(model.blocks))]
+    found = {
+        "copying": {
+            "largest": [diagonal_share(table) for table in tables],
+            "eigenvalues": [eigenvalue_score(table) for table in tables],
+            "untrained": [eigenvalue_score(table) for table in untrained_tables],
+        }
+    }
+    for name, each in both.items():
+        found[f"previous by position{name}"] = previous_share(positions_alone(each))
+        if len(each.blocks) == 2:
+            found[f"composition{name}"] = diagonal_share(composition(each))
+            found[f"relayed{name}"] = diagonal_share(relayed(each))
+    return found
+
+
 @torch.no_grad()
 def head_maps(model, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the weights of a layer's heads: query, key, value, out.

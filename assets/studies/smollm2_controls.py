@@ -247,9 +247,11 @@ def positions(model, gap: int, layers=range(30), **options):
     modules = [model.blocks[layer].attention for layer in layers]
     for module in modules:
         module.position = new
-    yield
-    for module in modules:
-        module.position = old
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.position = old
 
 
 def far(model, scheme: str, gap: int) -> dict:

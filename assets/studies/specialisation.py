@@ -13,15 +13,7 @@ import torch
 from torch import Tensor
 
 from assets.studies import rounded, versions
-from assets.studies._circuits import (
-    composition,
-    copying,
-    diagonal_share,
-    eigenvalue_score,
-    positions_alone,
-    previous_share,
-    relayed,
-)
+from assets.studies._circuits import from_weights
 from assets.studies._repeating import (
     CONTRASTS,
     HEADS,
@@ -219,7 +211,7 @@ def accuracies(model, texts) -> dict[str, float]:
 
 def measured(name: str, seed: int, model, curve: list) -> dict:
     """Return all that is stored of a trained model."""
-    kind, layers = KINDS[name], range(KINDS[name].layers)
+    kind = KINDS[name]
     texts = unseen(kind.periods)
     few = tuple(x[:32] for x in texts)
     ids = texts[0]
@@ -244,13 +236,6 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
         "induction at period": at_periods(lambda period: METRICS["induction"]),
         "fixed offset at period": at_periods(stripe),
         "first, no repeats": by_head(model, unrepeated, METRICS["first"]),
-        "copying": {
-            "largest": [diagonal_share(copying(model, i)) for i in layers],
-            "eigenvalues": [eigenvalue_score(copying(model, i)) for i in layers],
-            "untrained": [eigenvalue_score(copying(untrained, i)) for i in layers],
-        },
-        "previous by position": previous_share(positions_alone(model)),
-        "previous by position, untrained": previous_share(positions_alone(untrained)),
         "without": subsets(model, few),
         "mean instead": mean_ablated(model, few),
     }
@@ -258,15 +243,11 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
     if kind.layers == 2:
         small["loss without"] = loss_without(model, texts)
         found |= {
-            "composition": diagonal_share(composition(model)),
-            "composition, untrained": diagonal_share(composition(untrained)),
             "current by place": current_by_place(model, ids),
             "hidden from keys": hidden_from(model, "keys", texts),
             "hidden from values": hidden_from(model, "values", texts),
-            "relayed": diagonal_share(relayed(model)),
-            "relayed, untrained": diagonal_share(relayed(untrained)),
         }
-    return rounded(found) | small
+    return rounded(found | from_weights(model, untrained)) | small
 
 
 def contrasted(name: str, seed: int, model, curve: list) -> dict:
