@@ -174,9 +174,7 @@ def test_a_changed_number_is_told(name):
     (said,) = misfits(study, stored, [rows[0] | {study.KEY[0]: "unknown"}])
     assert "no such run" in said
     if "settings" in stored:
-        changed = stored | {
-            "settings": stored["settings"] | {"max_length": 1, "rows": 1}
-        }
+        changed = stored | {"settings": with_last(stored["settings"], 1)}
         assert "settings" in misfits(study, changed, [])[0]
 
 
