@@ -28,8 +28,6 @@ from assets.studies.roles import candidates, rows_of
 from utils.baselines import bootstrap
 from utils.pretrained import MODEL, REVISION, SHA256
 
-# --- lesson 06: parts ---
-
 
 def test_a_model_without_a_part_is_without_this_part():
     x = torch.randn(1, 5, 128, generator=torch.Generator().manual_seed(0))
@@ -57,15 +55,16 @@ def test_a_model_without_a_part_is_without_this_part():
     assert nn.LayerNorm not in kinds
 
 
-# --- lesson 07: adversary ---
-
-
 def test_what_the_adversary_must_not_do_is_the_induction_score():
     weights = torch.rand(32, 4, 32, 32).masked_fill(~adversary.MASK, 0)
     weights = weights / weights.sum(dim=-1, keepdim=True)
     expected = adversary.induction(weights, adversary.TEST, mask=adversary.MASK)
     found = adversary.after_copy(weights, adversary.TEST, 1)
     assert (found - expected.mean(dim=0)).abs().max() < 0.01  # one mean, or two
+    ids, after = torch.arange(8).repeat(4)[None], torch.ones(25).diag(-7)
+    for places, share in ((1, 1), (2, 0)):  # each copy comes 8 tokens later
+        found = adversary.after_copy(after.expand(1, 4, 32, 32), ids, places)
+        assert (found == share).all()
     nowhere = torch.eye(32).expand(32, 4, 32, 32)
     assert adversary.after_copy(nowhere, adversary.TEST, 1).max() < 0.1
     slow = adversary.SEARCHES["slow"]
@@ -76,9 +75,6 @@ def test_what_the_adversary_must_not_do_is_the_induction_score():
         100,
     ]
     assert adversary.SEARCHES["no demand"].strength(100) == 0
-
-
-# --- lesson 08: specialisation ---
 
 
 @pytest.mark.parametrize("part", ["keys", "queries", "values"])
@@ -155,9 +151,6 @@ def test_a_lucky_head_gets_no_role():
     sharp = {"induction": (found, uniform, torch.full((8, 5), 0.6))}
     rows = rows_of("model", sharp, torch.zeros(4), 2)
     assert [row["role"] for row in rows] == ["induction", None, None, None]
-
-
-# --- lesson 09: treebank ---
 
 
 STORED = studies.stored_of("treebank")
