@@ -148,6 +148,12 @@ def test_a_lucky_head_gets_no_role():
     choosing = {"same token": (0.9, 0.95), "first token": (0.8, 0.2)}
     choosing |= {"current token": (0.5, 0.1), "punctuation": (0.2, 0.1)}
     assert candidates(choosing) == ["current token", "first token"]
+    unsure = found.clone()
+    unsure[4:, 0] = torch.tensor([0.0, 0.45, 0.0, 0.45])  # 0.2 is in the interval
+    rows = rows_of(
+        "model", {"induction": (unsure, uniform, untrained)}, torch.zeros(4), 2
+    )
+    assert [row["role"] for row in rows] == [None, None, "induction", None]
     sharp = {"induction": (found, uniform, torch.full((8, 5), 0.6))}
     rows = rows_of("model", sharp, torch.zeros(4), 2)
     assert [row["role"] for row in rows] == ["induction", None, None, None]
