@@ -6,7 +6,7 @@ NONE = "no role found"
 
 
 def page(source, study):
-    """The Markdown of the page, from its source and assets/studies/atlas.json."""
+    """The Markdown of the page, from its source and assets/studies/roles.json."""
     values = {"enough": study["enough"]}
     by_head = {(row["model"], row["head"]): row["scores"] for row in study["runs"]}
     for model, about in study["models"].items():

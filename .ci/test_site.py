@@ -22,7 +22,7 @@ LESSONS = {
     f"notebooks/{path.name}": json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((house.ROOT / "notebooks").glob("*.ipynb"))
 }
-ATLAS = (house.ROOT / "assets/studies/atlas.json").read_text(encoding="utf-8")
+ATLAS = (house.ROOT / "assets/studies/roles.json").read_text(encoding="utf-8")
 LABS = """# Labs
 
 ## Lab 1
@@ -75,7 +75,7 @@ def course(tmp_path):
         markdown(known + terms + "- **Ada**: a paper"),
     )
     (tmp_path / "assets" / "studies").mkdir(parents=True)
-    (tmp_path / "assets" / "studies" / "atlas.json").write_text(ATLAS)
+    (tmp_path / "assets" / "studies" / "roles.json").write_text(ATLAS)
     (tmp_path / ".ci" / "site_conf").mkdir(parents=True)
     (tmp_path / ".ci" / "site_conf" / "labs.md").write_text(LABS)
     (tmp_path / ".ci" / "site_conf" / "atlas.md").write_text("{encoder_table}")

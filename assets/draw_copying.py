@@ -1,23 +1,20 @@
-"""Draws copying.png, a picture in README.md: `python assets/draw_copying.py`.
+"""Draws copying.png, a picture in README.md: `python -m assets.draw_copying`.
 
 SmolLM2-135M on the course's layers: its best induction head on one text of random
 tokens, and what it still copies without such heads. Lesson 11 explains both.
 """
 
 import random
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import matplotlib.pyplot as plt
+import torch
 
-import matplotlib.pyplot as plt  # noqa: E402
-import torch  # noqa: E402
-
-from utils.heads import induction, record_attention  # noqa: E402
-from utils.masks import causal_mask  # noqa: E402
-from utils.plotting import heatmap, style  # noqa: E402
-from utils.pretrained import load_smollm2  # noqa: E402
-from utils.recording import ablate  # noqa: E402
+from utils.heads import induction, record_attention
+from utils.masks import causal_mask
+from utils.plotting import heatmap, style
+from utils.pretrained import load_smollm2
+from utils.recording import ablate
 
 START = "Once upon a time, there was a"
 

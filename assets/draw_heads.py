@@ -1,19 +1,16 @@
-"""Draws heads.png, the picture in README.md: `python assets/draw_heads.py`.
+"""Draws heads.png, the picture in README.md: `python -m assets.draw_heads`.
 
 Four heads of layer 0 of all-MiniLM-L6-v2, run by utils.attention.MultiHeadAttention.
 """
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import torch
+import torch.nn.functional as F
 
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-
-from utils.attention import MultiHeadAttention  # noqa: E402
-from utils.plotting import plot_heads, style  # noqa: E402
-from utils.pretrained import load_minilm  # noqa: E402
+from utils.attention import MultiHeadAttention
+from utils.plotting import plot_heads, style
+from utils.pretrained import load_minilm
 
 SENTENCE = "The cat sat on the mat."
 HEADS = [2, 5, 0, 8]

@@ -1,7 +1,8 @@
 """Draws attention as matrices whose rectangles have the shapes of the tensors."""
 
 import numpy as np
-from drawing import (
+
+from assets.diagrams.drawing import (
     KEY,
     PALE,
     QUERY,

@@ -1,6 +1,6 @@
 """Draws the two forms of the transformer block: pre-norm and post-norm."""
 
-from drawing import MARK, MARKED, PALE, arrow, box, canvas, plus, write
+from assets.diagrams.drawing import MARK, MARKED, PALE, arrow, box, canvas, plus, write
 
 NORM, ATTENTION, MLP, ADD = "layer norm", "multi-head attention", "MLP", "+"
 HEIGHTS = {NORM: 0.28, ATTENTION: 0.36, MLP: 0.36, ADD: 0.24}

@@ -1,6 +1,6 @@
 """Draws how embeddings become queries, keys and values: the numbers of lesson 01."""
 
-from drawing import (
+from assets.diagrams.drawing import (
     INK,
     KEY,
     MARK,

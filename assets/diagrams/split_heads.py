@@ -1,6 +1,15 @@
 """Draws how a matrix of features is split into heads, and merged again."""
 
-from drawing import HEADS, PALE, TOKENS, arrow, box, canvas, matrix, write
+from assets.diagrams.drawing import (
+    HEADS,
+    PALE,
+    TOKENS,
+    arrow,
+    box,
+    canvas,
+    matrix,
+    write,
+)
 
 LENGTH, HEAD_DIM, CELL = 5, 4, 0.18
 WIDTH, HEIGHT = HEAD_DIM * CELL, LENGTH * CELL  # of one head

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import panels_attention
-import panels_heads
-import panels_models
-import panels_positions
-from drawing import (
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from assets.diagrams import panels
+from assets.diagrams.drawing import (
     INK,
     KEY,
     LINE,
@@ -23,8 +23,6 @@ from drawing import (
     plus,
     write,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 9.0, 4.2
 PANEL = (3.3, 0.05, 5.65, 3.98)  # x, y, width, height of the enlarged part
@@ -70,17 +68,17 @@ WHOLE = set(BOXES) | IN_BLOCK
 HEADS, POSITIONAL = {"attention"}, {"position", "positions"}
 
 LESSONS = {
-    1: Lesson("scaled dot-product attention", HEADS, panels_attention.one_head),
-    2: Lesson("multi-head attention", HEADS, panels_attention.several_heads),
-    3: Lesson("nn.MultiheadAttention", HEADS, panels_attention.pytorch),
-    4: Lesson("positional encodings", POSITIONAL, panels_positions.encodings),
-    5: Lesson("relative positions", POSITIONAL | HEADS, panels_positions.three_places),
-    6: Lesson("the transformer block", IN_BLOCK, panels_models.block),
-    7: Lesson("seeing heads", HEADS, panels_heads.seen),
-    8: Lesson("head specialisation", HEADS, panels_heads.specialised, "2"),
-    9: Lesson("a pretrained encoder", ENCODER, panels_models.encoder, "6"),
-    10: Lesson("fast attention", HEADS, panels_attention.cache),
-    11: Lesson("a language model", WHOLE, panels_models.language_model, "30"),
+    1: Lesson("scaled dot-product attention", HEADS, panels.one_head),
+    2: Lesson("multi-head attention", HEADS, panels.several_heads),
+    3: Lesson("nn.MultiheadAttention", HEADS, panels.pytorch),
+    4: Lesson("positional encodings", POSITIONAL, panels.encodings),
+    5: Lesson("relative positions", POSITIONAL | HEADS, panels.three_places),
+    6: Lesson("the transformer block", IN_BLOCK, panels.block),
+    7: Lesson("seeing heads", HEADS, panels.seen),
+    8: Lesson("head specialisation", HEADS, panels.specialised, "2"),
+    9: Lesson("a pretrained encoder", ENCODER, panels.encoder, "6"),
+    10: Lesson("fast attention", HEADS, panels.cache),
+    11: Lesson("a language model", WHOLE, panels.language_model, "30"),
 }
 
 

@@ -1,8 +1,5 @@
 """Is an attention pattern the explanation of an answer? Adversaries of eight models.
 
-usage: python assets/studies/adversary.py            every run, into adversary.json
-       python assets/studies/adversary.py --check    one run again: is it as stored?
-
 The models are those of lesson 07: two layers of four heads that continue a repeated
 sequence. An adversary goes on training from such a model. It must still give the right
 answers, but layer 1 must not attend to what followed an earlier copy of the query's
@@ -12,30 +9,22 @@ as long without the demand. About ten minutes on one core.
 """
 
 import platform
-import sys
-import time
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from assets.studies import rounded
+from utils.data import repeated_tokens
+from utils.heads import induction
+from utils.masks import causal_mask
+from utils.models import CausalLM
+from utils.positions import Rotary
+from utils.recording import record_attention
+from utils.training import cross_entropy, train_many
 
-from studies import command_line  # noqa: E402
-
-from utils.attention import causal_mask  # noqa: E402
-from utils.data import repeated_tokens  # noqa: E402
-from utils.heads import induction  # noqa: E402
-from utils.models import CausalLM  # noqa: E402
-from utils.positions import Rotary  # noqa: E402
-from utils.recording import record_attention  # noqa: E402
-from utils.training import cross_entropy, train_many  # noqa: E402
-
-STORED = Path(__file__).with_suffix(".json")
 WORDS, LENGTH = 32, 32
 SEEDS = list(range(8))
 TRAINING = {"steps": 225, "learning_rate": 8e-3}
@@ -44,7 +33,8 @@ VOCABULARY = (
     "big old red blue in at fish bird tree house man boy"
 ).split()
 TEXT = "the cat sat on the mat and slept".split() * 2  # whose patterns are stored
-MARGIN = 0.1  # of an accuracy: another CPU rounds otherwise, training makes more of it
+KEY = ("search", "seed")
+MARGIN = dict.fromkeys(("accuracy", "forbidden", "reader", "elsewhere"), 0.1)
 
 
 @dataclass(frozen=True)
@@ -215,25 +205,19 @@ def run(search: str, seed: int, model, original, evaluations: list) -> dict:
     weights = layer_1(model, TEST)
     at, seen = zip(*evaluations)
     right, forbidden = zip(*seen)
-    stored = {
-        "search": search,
-        "seed": seed,
-        "at": at,
-        "accuracy": rounded(right),
-        "forbidden": rounded(forbidden),
-        "after 1": rounded(after_copy(weights, TEST, 1).tolist()),
-        "after 2": rounded(after_copy(weights, TEST, 2).tolist()),
-        "reader": round(reader(model), 4),
-        "reader of the word before": round(reader(model, back=1), 4),
-        "elsewhere": round(elsewhere(original, model), 4),
+    values = {
+        "accuracy": right,
+        "forbidden": forbidden,
+        "after 1": after_copy(weights, TEST, 1),
+        "after 2": after_copy(weights, TEST, 2),
+        "reader": reader(model),
+        "reader of the word before": reader(model, back=1),
+        "elsewhere": elsewhere(original, model),
     }
+    stored = {"search": search, "seed": seed, "at": at} | rounded(values)
     if seed == 1 and search in ("trained", "slow"):
         stored["patterns"] = patterns(model)
     return stored
-
-
-def rounded(numbers) -> list[float]:
-    return [round(number, 4) for number in numbers]
 
 
 # --- all of it ---
@@ -247,7 +231,6 @@ def trained(seeds) -> list[CausalLM]:
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    start = time.process_time()
     models = trained(SEEDS)
     steps = TRAINING["steps"]
     runs = [
@@ -258,51 +241,30 @@ def study() -> dict:
         found = adversaries([models[s] for s in search.seeds], search, search.seeds)
         for seed, adversary, evaluations in zip(search.seeds, *found):
             runs.append(run(name, seed, adversary, models[seed], evaluations))
-        print(f"{name}: {time.process_time() - start:.0f} s so far", flush=True)
+        print(name, flush=True)
     pairs = [(a, b) for a in SEEDS for b in SEEDS[:a]]
     return {
         "study": "is an attention pattern the explanation of an answer?",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "training": TRAINING,
-        "two seeds": rounded(elsewhere(models[a], models[b]) for a, b in pairs),
+        "two seeds": rounded([elsewhere(models[a], models[b]) for a, b in pairs]),
         "runs": runs,
     }
 
 
-def again() -> dict:
+def at_the_end(run: dict) -> dict:
+    """Return a run with its last values only: on the way they jump."""
+    ends = {name: run[name][-1] for name in ("accuracy", "forbidden")}
+    return run | ends
+
+
+def comparable(stored: dict) -> list[dict]:
+    return [at_the_end(run) for run in stored["runs"]]
+
+
+def again(stored: dict) -> list[dict]:
     """Repeat the checked run, alone."""
     name, seed = CHECKED
     (model,) = trained([seed])
     (adversary,), (evaluations,) = adversaries([model], SEARCHES[name], [seed])
-    return run(name, seed, adversary, model, evaluations)
-
-
-def misfits(stored: dict, found: dict) -> list[str]:
-    """Return what of a repeated run is not as stored, in words."""
-    name, seed = CHECKED
-    same = [r for r in stored["runs"] if (r["search"], r["seed"]) == (name, seed)]
-    if len(same) != 1:
-        return [f"{len(same)} runs of {CHECKED} are stored, not 1."]
-    values = {
-        "accuracy": lambda run: run["accuracy"][-1],
-        "forbidden": lambda run: max(run["after 1"]),
-        "reader": lambda run: run["reader"],
-        "elsewhere": lambda run: run["elsewhere"],
-    }
-    said = []
-    for what, value in values.items():
-        expected, is_now = value(same[0]), value(found)
-        if abs(is_now - expected) > MARGIN:
-            said.append(f"{what} {is_now:.3f}; stored {expected:.3f} ± {MARGIN}.")
-    return said
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda stored: misfits(stored, again())
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return [at_the_end(run(name, seed, adversary, model, evaluations))]

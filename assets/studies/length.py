@@ -1,34 +1,24 @@
 """Train short, test long: three tasks, six position schemes, eight seeds each.
 
-usage: python assets/studies/length.py            every run, into length.json
-       python assets/studies/length.py --check    two runs again: are they as stored?
-
 Every model is trained on texts of L tokens and tested on texts of 4 L, in sixteen parts
-of L / 4 positions. `FURTHER` asks whether a finding is one of these settings only: with
-other steps, rates, seeds and schemes. The whole study takes about fifty minutes on one
-core; lesson 05 plots what is stored.
+of L / 4 positions. `ALL` also asks whether a finding is one of these settings only:
+with other steps, rates, seeds and schemes. The whole study takes about fifty minutes on
+one core; lesson 05 plots what is stored.
 """
 
 import copy
-import json
-import platform
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from studies import command_line  # noqa: E402
-
-from utils.data import copy_first_token, python_docs, tokens_back  # noqa: E402
-from utils.models import CausalLM  # noqa: E402
-from utils.positions import (  # noqa: E402
+from assets.studies import rounded, versions
+from utils.data import copy_first_token, python_docs, tokens_back
+from utils.models import CausalLM
+from utils.positions import (
     ALiBi,
     Learned,
     NoPE,
@@ -40,10 +30,8 @@ from utils.positions import (  # noqa: E402
     rotary_angles,
     rotate_pairs,
 )
-from utils.training import train, train_many  # noqa: E402
+from utils.training import train, train_many
 
-STORED = Path(__file__).with_suffix(".json")
-SEEDS = list(range(8))
 VOCAB, BACK = 32, 3  # of the two tasks with random tokens
 DIM, HEADS, LAYERS, BATCH, STEPS = 64, 4, 2, 16, 400
 LONGER, PARTS = 4, 16  # tested on texts LONGER times as long, in so many parts
@@ -62,9 +50,8 @@ SETTINGS = {
     "parts": PARTS,
     "rows": ROWS,
 }
-CHECKED = ("3 back", "T5", 0)  # --check repeats this run,
-CHECKED_FURTHER = ("3 back", "ALiBi", 0)  # and this one of those trained for longer
-MARGIN = 0.1  # another CPU rounds otherwise, and training makes more of it
+KEY = ("task", "scheme", "tested", "steps", "learning_rate")
+MARGIN = {"parts": 0.1}
 
 
 @dataclass(frozen=True)
@@ -79,22 +66,10 @@ class Task:
 
 
 def token_task(name: str, draw: Callable) -> Task:
-    """Return a task with random tokens; draw(generator, batch, length)."""
+    """Return a task with random tokens; draw(generator, batch, length, vocab_size)."""
     length = SETTINGS["length"][name]
-    unseen = draw(torch.Generator().manual_seed(10_000), ROWS, LONGER * length)
-    return Task(name, length, VOCAB, lambda g: draw(g, BATCH, length), unseen)
-
-
-def three_back() -> Task:
-    return token_task(
-        "3 back", lambda g, rows, length: tokens_back(g, rows, length, VOCAB, back=BACK)
-    )
-
-
-def first() -> Task:
-    return token_task(
-        "first", lambda g, rows, length: copy_first_token(g, rows, length, VOCAB)
-    )
+    unseen = draw(torch.Generator().manual_seed(10_000), ROWS, LONGER * length, VOCAB)
+    return Task(name, length, VOCAB, lambda g: draw(g, BATCH, length, VOCAB), unseen)
 
 
 def characters() -> Task:
@@ -114,7 +89,11 @@ def characters() -> Task:
     )
 
 
-TASKS = {"3 back": three_back, "first": first, "characters": characters}
+TASKS = {
+    "3 back": lambda: token_task("3 back", partial(tokens_back, back=BACK)),
+    "first": lambda: token_task("first", copy_first_token),
+    "characters": characters,
+}
 
 
 class LearnedAsWords(Learned):
@@ -174,7 +153,7 @@ class Clamped(Rotary):
         return self.correction  # of the scores that `rotate` has just prepared
 
 
-SCHEMES = {  # name -> scheme for a training length
+SIX = {  # name -> scheme for a training length
     "learned": lambda length: LearnedAsWords(LONGER * length, DIM),
     "sinusoidal": lambda length: Sinusoidal(DIM),
     "none": lambda length: NoPE(),
@@ -182,47 +161,51 @@ SCHEMES = {  # name -> scheme for a training length
     "ALiBi": lambda length: ALiBi(HEADS),
     "T5": lambda length: T5Bias(HEADS),
 }
-VARIANTS = {  # trained on "characters" only
+VARIANTS = {  # trained on "characters"
     "learned, small": lambda length: Learned(LONGER * length, DIM),
     "T5, louder": lambda length: LouderT5(HEADS),
     "T5 16/32": lambda length: T5Bias(HEADS, num_buckets=16, max_distance=32),
     "T5 16/32, louder": lambda length: LouderT5(HEADS, num_buckets=16, max_distance=32),
 }
+BASES = {
+    "rotary, base 4000": lambda length: Rotary(DIM // HEADS, base=4000.0),
+    "rotary, base 30000": lambda length: Rotary(DIM // HEADS, base=30000.0),
+}
+SCHEMES = SIX | VARIANTS | BASES
 
 
 @dataclass(frozen=True)
-class Further:
-    """More runs of one task: schemes, seeds, and how they are trained."""
+class Runs:
+    """Schemes that learn one task, and how they are trained."""
 
     task: str
     schemes: tuple[str, ...]
-    seeds: range = range(8)
+    seeds: Sequence[int] = range(8)
     steps: int = STEPS
     learning_rate: float = SETTINGS["learning_rate"]
 
     @property
-    def other_training(self) -> bool:
-        """Whether steps or learning rate are not those of SETTINGS: they are stored
-        with each run, then."""
-        usual = STEPS, SETTINGS["learning_rate"]
-        return (self.steps, self.learning_rate) != usual
+    def other_training(self) -> dict:
+        """Steps and learning rate if they are not those of SETTINGS: stored, then."""
+        how = {name: getattr(self, name) for name in ("steps", "learning_rate")}
+        return {} if all(SETTINGS[name] == how[name] for name in how) else how
 
 
-OTHER_SCHEMES = VARIANTS | {  # of the further runs
-    "rotary, base 4000": lambda length: Rotary(DIM // HEADS, base=4000.0),
-    "rotary, base 30000": lambda length: Rotary(DIM // HEADS, base=30000.0),
-}
-LONGER_TRAINING = Further(
+LONGER_TRAINING = Runs(
     "3 back", ("ALiBi", "rotary", "none", "T5"), steps=2000, learning_rate=1e-2
 )
-FURTHER = [
+ALL = [
+    Runs("3 back", tuple(SIX)),
+    Runs("first", tuple(SIX)),
+    Runs("characters", (*SIX, *VARIANTS)),
+    # whether a finding is one of these settings only
     LONGER_TRAINING,
-    Further("first", ("rotary",), seeds=range(8, 16)),
-    Further("3 back", ("learned, small",)),
-    Further("first", ("learned, small", "rotary, base 4000", "rotary, base 30000")),
+    Runs("first", ("rotary",), seeds=range(8, 16)),
+    Runs("3 back", ("learned, small",)),
+    Runs("first", ("learned, small", *BASES)),
     # what the longer training changed at once: the learning rate alone, the steps alone
-    Further("3 back", ("ALiBi", "rotary"), learning_rate=1e-2),
-    Further("3 back", ("ALiBi", "rotary"), steps=2000),
+    Runs("3 back", ("ALiBi", "rotary"), learning_rate=1e-2),
+    Runs("3 back", ("ALiBi", "rotary"), steps=2000),
 ]
 
 
@@ -284,43 +267,32 @@ def by_part(model: CausalLM, task: Task) -> list[float]:
             right = (logits.argmax(dim=1) == targets).float()
             found.append(right.where(targets >= 0, torch.nan))
     parts = torch.cat(found).unflatten(1, (PARTS, -1))  # (rows, parts, positions)
-    return [round(x, 4) for x in parts.nanmean(dim=(0, 2)).tolist()]
+    return rounded(parts.nanmean(dim=(0, 2)))
 
 
-def runs_of(task: Task, name: str, scheme: Callable, how: Further | None = None):
+def runs_of(task: Task, name: str, how: Runs) -> Iterator[dict]:
     """Yield what is stored of one scheme on one task: all seeds, all tests."""
-    seeds, steps, options = SEEDS, STEPS, {}
-    if how is not None:
-        seeds, steps = how.seeds, how.steps
-        options = {"learning_rate": how.learning_rate}
     models, histories = train_many(
-        lambda: make_model(task, scheme), task.batch, steps, seeds, **options
+        lambda: make_model(task, SCHEMES[name]),
+        task.batch,
+        how.steps,
+        how.seeds,
+        learning_rate=how.learning_rate,
     )
-    for seed, model, history in zip(seeds, models, histories):
-        run = {"task": task.name, "scheme": name, "seed": seed}
-        if how is not None and how.other_training:
-            run |= {"steps": steps} | options
+    for seed, model, history in zip(how.seeds, models, histories):
+        run = {"task": task.name, "scheme": name, "seed": seed} | how.other_training
         run |= {"tested": "as trained"}
         last = sum(history.losses[-50:]) / 50
-        extra = {"training_loss": round(last, 4)}
+        extra = {"training_loss": rounded(last)}
         if isinstance(model.position, T5Bias) and task.name == "characters":
             bias = model.position.bias(1, LONGER * task.length)[0, :, 0]
             at = [-1 - distance for distance in model.position.first if distance < 256]
-            extra["bias"] = [[round(x, 3) for x in h] for h in bias[:, at].tolist()]
+            extra["bias"] = rounded(bias[:, at], 3)
         yield run | extra | {"parts": by_part(model, task)}
         changed = changed_after_training(model.position, task.length)
         for tested, other in changed.items():
             parts = by_part(with_position(model, other), task)
             yield run | {"tested": tested, "parts": parts}
-
-
-def further_runs():
-    """Yield the runs of FURTHER."""
-    for how in FURTHER:
-        task = TASKS[how.task]()
-        for name in how.schemes:
-            print(task.name, name, how.steps, how.seeds, flush=True)
-            yield from runs_of(task, name, (SCHEMES | OTHER_SCHEMES)[name], how)
 
 
 def yardsticks() -> dict[str, list[float]]:
@@ -336,9 +308,7 @@ def yardsticks() -> dict[str, list[float]]:
         "pairs": -(pair / pair.sum(dim=1, keepdim=True)).log()[ids, targets],
     }  # (rows, positions)
     return {
-        name: [
-            round(x, 4) for x in loss.unflatten(1, (PARTS, -1)).mean((0, 2)).tolist()
-        ]
+        name: rounded(loss.unflatten(1, (PARTS, -1)).mean((0, 2)))
         for name, loss in losses.items()
     }
 
@@ -346,73 +316,31 @@ def yardsticks() -> dict[str, list[float]]:
 def study() -> dict:
     """Run everything; return what is stored."""
     runs = []
-    for make_task in TASKS.values():
-        task = make_task()
-        schemes = SCHEMES | (VARIANTS if task.name == "characters" else {})
-        for name, scheme in schemes.items():
-            print(task.name, name, flush=True)
-            runs += runs_of(task, name, scheme)
-    runs += further_runs()
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    versions["machine"] = platform.machine()
-    versions["cpu capability"] = torch.backends.cpu.get_cpu_capability()
+    for how in ALL:
+        task = TASKS[how.task]()
+        for name in how.schemes:
+            print(how.task, name, how.steps, how.seeds, flush=True)
+            runs += runs_of(task, name, how)
     return {
         "study": "train short, test long",
-        "versions": versions,
+        "versions": versions(),
         "settings": SETTINGS,
-        "seeds": SEEDS,
+        "seeds": list(range(8)),
         "yardsticks": yardsticks(),
         "runs": runs,
     }
 
 
-def repeated(which: tuple, how: Further | None = None) -> list[float]:
-    """Train one of the stored runs, alone; return its parts."""
-    task_name, scheme, seed = which
-    task = TASKS[task_name]()
-    torch.manual_seed(seed)
+def repeated(scheme: str, how: Runs) -> dict:
+    """Train one of the stored runs, alone."""
+    torch.manual_seed(0)
+    task = TASKS[how.task]()
     model = make_model(task, SCHEMES[scheme])
-    rate = SETTINGS["learning_rate"] if how is None else how.learning_rate
-    steps = STEPS if how is None else how.steps
-    train(model, task.batch, steps, seed=seed, learning_rate=rate)
-    return by_part(model, task)
+    train(model, task.batch, how.steps, learning_rate=how.learning_rate)
+    run = {"task": how.task, "scheme": scheme, "tested": "as trained"}
+    return run | how.other_training | {"parts": by_part(model, task)}
 
 
-def misfits(
-    stored: dict, parts: list[float], which=CHECKED, how: Further | None = None
-) -> list[str]:
-    """Return what of a repeated run is not as stored, in words."""
-    said, usual = [], {"steps": STEPS, "learning_rate": SETTINGS["learning_rate"]}
-    trained = usual if how is None else {name: getattr(how, name) for name in usual}
-    if json.loads(json.dumps(SETTINGS)) != stored["settings"]:
-        said.append("the settings are not those with which the study was stored.")
-    task, scheme, _ = which
-    same = [
-        run["parts"]
-        for run in stored["runs"]
-        if (run["task"], run["scheme"], run["tested"]) == (task, scheme, "as trained")
-        and all((usual | run)[name] == trained[name] for name in usual)
-    ]
-    if len(same) != len(SEEDS):
-        return [*said, f"{len(same)} runs of {task}, {scheme} are stored."]
-    for i, (value, column) in enumerate(zip(parts, zip(*same))):
-        low, high = min(column) - MARGIN, max(column) + MARGIN
-        if not low <= value <= high:
-            said.append(f"part {i}: {value:.2f} is not in {low:.2f} to {high:.2f}.")
-    return said
-
-
-def both_misfits(stored: dict) -> list[str]:
-    """Return what of the two runs that --check repeats is not as stored, in words."""
-    said = misfits(stored, repeated(CHECKED))
-    again = repeated(CHECKED_FURTHER, LONGER_TRAINING)
-    return said + misfits(stored, again, CHECKED_FURTHER, LONGER_TRAINING)
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(arguments, STORED, __doc__, study, both_misfits)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def again(stored: dict) -> list[dict]:
+    """Repeat a run, and one of those that were trained for longer."""
+    return [repeated("T5", ALL[0]), repeated("ALiBi", LONGER_TRAINING)]

@@ -1,7 +1,4 @@
-"""The study of lesson 11: a language model without each of its heads, and with noise.
-
-usage: python assets/studies/smollm2.py            writes smollm2.json
-       python assets/studies/smollm2.py --check    repeats a few and compares
+"""The language model of lesson 11 without each of its heads, and with noise.
 
 Of 24 sentences such as "When Mary and John went to the store, John gave a drink to",
 12 of each kind: the logit of the name that should follow, less that of the other name.
@@ -11,30 +8,18 @@ it gives in this one. Then the same model with noise that is as large as the rou
 of its weights: this mean, the loss on a text, and how random tokens are copied.
 """
 
-import sys
-from pathlib import Path
+import gguf
+import torch
+import torch.nn.functional as F
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from assets.studies import rounded
+from utils.data import python_docs
+from utils.heads import induction
+from utils.masks import causal_mask
+from utils.pretrained import SMOLLM2_SHA256 as SHA256
+from utils.pretrained import find_smollm2, load_smollm2, our_name
+from utils.recording import ablate, record_attention, recorded, replaced
 
-import gguf  # noqa: E402
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from studies import command_line  # noqa: E402
-
-from utils.data import python_docs  # noqa: E402
-from utils.heads import induction  # noqa: E402
-from utils.masks import causal_mask  # noqa: E402
-from utils.pretrained import SMOLLM2_SHA256 as SHA256  # noqa: E402
-from utils.pretrained import find_smollm2, load_smollm2, our_name  # noqa: E402
-from utils.recording import (  # noqa: E402
-    ablate,
-    record_attention,  # noqa: E402
-    recorded,
-    replaced,
-)
-
-STORED = Path(__file__).with_suffix(".json")
 TEMPLATES = {  # the names: pairs that are told apart by who gives
     "When {} and {} went to the store, {} gave a drink to": (
         "Mary John, Anna Peter, Tom Lisa, David Sarah, Paul Emma, James Kate"
@@ -45,6 +30,7 @@ TEMPLATES = {  # the names: pairs that are told apart by who gives
 }
 NOISE_SEEDS = range(4)
 CHECKED = ("16.0", "23.3")
+KEY = ("head",)
 MARGIN = {"ablated": 0.02, "patched": 0.005}
 
 
@@ -66,7 +52,7 @@ def heads_of(layer: int) -> str:
 
 
 class Names:
-    """The model, and what happens in it when it reads the sentences."""
+    """The model, and what happens in it when it is given the sentences."""
 
     @torch.no_grad()
     def __init__(self):
@@ -129,14 +115,13 @@ class Names:
         """Return a row of the study."""
         found = {"head": f"{layer}.{head}"}
         for name in MARGIN:
-            values = getattr(self, name)(layer, head)
-            found[name] = [round(value, 4) for value in values]
+            found[name] = rounded(getattr(self, name)(layer, head))
         return found
 
 
 def means(x: torch.Tensor, digits: int = 4) -> list[float]:
     """Return the means over the sentences of each kind."""
-    return [round(part.mean().item(), digits) for part in x.chunk(2)]
+    return rounded([part.mean() for part in x.chunk(2)], digits)
 
 
 def blocks_of(tensor) -> torch.Tensor | None:
@@ -186,9 +171,9 @@ def scores(names: Names, seed: int | None) -> dict:
     best = found.topk(8).indices.tolist()
     return {
         "seed": seed,
-        **{name: round(value.item(), 3) for name, value in values.items()},
+        **rounded(values, 3),
         "best": [f"{i // 9}.{i % 9}" for i in best],
-        "scores": [round(found[i].item(), 3) for i in best],
+        "scores": rounded(found[best], 3),
     }
 
 
@@ -214,30 +199,6 @@ def study() -> dict:
     }
 
 
-def misfits(stored: dict, again: list[dict]) -> list[str]:
-    """Return a sentence for each repeated row that is not as stored."""
-    rows = {row["head"]: row for row in stored["runs"]}
-    return [
-        f"{row['head']}: {name} {row[name]}, stored {rows[row['head']][name]}"
-        for row in again
-        for name, margin in MARGIN.items()
-        for new, old in zip(row[name], rows[row["head"]][name])
-        if abs(new - old) > margin
-    ]
-
-
-def repeated() -> list[dict]:
-    """Return some rows once more."""
+def again(stored: dict) -> list[dict]:
     names = Names()
     return [names.row(*map(int, head.split("."))) for head in CHECKED]
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated())
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,6 @@
-"""Controls of lesson 11's study: its questions, asked in another way.
+"""Controls of `smollm2`: its questions, asked in another way.
 
-usage: python assets/studies/smollm2_controls.py            writes smollm2_controls.json
-       python assets/studies/smollm2_controls.py --check    repeats some and compares
-
-On the 24 sentences of `smollm2.py`: the most needed heads replaced by a mean instead of
+On the 24 sentences of `smollm2`: the most needed heads replaced by a mean instead of
 zeros; the weight of 17.4 without 16.0 at one position; which terms of the logit
 difference change without 23.0. On texts: what is lost without the induction heads and
 without the heads that write most, each beside random heads of the same layers. With a
@@ -12,31 +9,19 @@ interpolation in one head, one layer, or all others: copied tokens.
 """
 
 import random
-import sys
 from contextlib import contextmanager
-from pathlib import Path
+from pydoc_data.topics import topics
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+import torch
+import torch.nn.functional as F
 
-from pydoc_data.topics import topics  # noqa: E402
+from assets.studies import by_layer, rounded, runs_of
+from assets.studies.smollm2 import Names, heads_of, means
+from utils.positions import Rotary, frequencies, rotate_pairs
+from utils.pretrained import SMOLLM2_SHA256 as SHA256
+from utils.pretrained import load_smollm2
+from utils.recording import ablate, record_attention, recorded, replaced
 
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from smollm2 import Names, heads_of, means  # noqa: E402
-from studies import command_line  # noqa: E402
-
-from utils.positions import Rotary, frequencies, rotate_pairs  # noqa: E402
-from utils.pretrained import SMOLLM2_SHA256 as SHA256  # noqa: E402
-from utils.pretrained import load_smollm2  # noqa: E402
-from utils.recording import (  # noqa: E402
-    ablate,
-    record_attention,  # noqa: E402
-    recorded,
-    replaced,
-)
-
-STORED = Path(__file__).with_suffix(".json")
 NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0 1.4 17.0 18.0 19.2".split()
 INDUCTION = "18.6 17.4 17.3 17.5 18.7 23.2 23.7 20.6".split()  # of the core
 STORY = (
@@ -54,21 +39,12 @@ SCHEMES["larger base"] = {"base": 500_000}
 GAPS = [("as trained", gap) for gap in (0, 1024, 4096, 7168, 8192)]
 GAPS += [("interpolation", 0), ("larger base", 0), ("larger base", 16384)]
 WHERE = "layer 16", "the other layers", "16.0 alone", "layer 16 without 16.0"
-MARGIN = 0.02
-
-
-def place(name: str) -> tuple[int, int]:
-    """Return (layer, head) of a name such as "23.3"."""
-    layer, head = name.split(".")
-    return int(layer), int(head)
-
-
-def gone(heads: list[str]) -> dict[int, list[int]]:
-    """Return {layer: [heads]} for names."""
-    found = {}
-    for layer, head in map(place, heads):
-        found.setdefault(layer, []).append(head)
-    return found
+KEY = ("control", "head", "set", "heads", "gap", "scheme", "where")
+NUMBERS = (
+    "overall, by position, whole, less, others, change, everywhere, lost, most, "
+    "copied, losses, told by a copy"
+)
+MARGIN = dict.fromkeys(NUMBERS.split(", "), 0.02)
 
 
 # --- the sentences ---
@@ -77,7 +53,7 @@ def gone(heads: list[str]) -> dict[int, list[int]]:
 @contextmanager
 def giving(model, head: str, values, at=slice(None)):
     """Replace the output of a head, at some positions, for a `with` block."""
-    layer, number = place(head)
+    ((layer, (number,)),) = by_layer([head]).items()
 
     def change(x):  # (batch, 9, length, 64)
         x = x.clone()
@@ -90,7 +66,7 @@ def giving(model, head: str, values, at=slice(None)):
 
 def mean_ablation(names: Names, head: str) -> dict:
     """Return the change of the logit difference with a mean in the head's place."""
-    layer, number = place(head)
+    ((layer, (number,)),) = by_layer([head]).items()
     gave = names.outputs[layer][:, number]  # (24, 14, 64)
     row = {"control": "mean ablation", "head": head}
     for kind, values in ("overall", gave.mean((0, 1))), ("by position", gave.mean(0)):
@@ -166,7 +142,7 @@ def repair(names: Names) -> dict:
         "control": "without 23.0",
         "lost": round(before["23.0"], 3),
         "others": round(sum(change.values()), 3),
-        "most": {name: round(change[name], 3) for name in most},
+        "most": rounded({name: change[name] for name in most}, 3),
     }
 
 
@@ -224,7 +200,7 @@ def by_length(model, ids: torch.Tensor) -> list[str]:
 def random_like(heads: list[str], seed: int) -> list[str]:
     """Return as many other heads of the same layers, drawn at random."""
     draw, found = random.Random(seed), []
-    for layer, members in gone(heads).items():
+    for layer, members in by_layer(heads).items():
         others = [h for h in range(9) if f"{layer}.{h}" not in heads]
         count = min(len(members), len(others))
         found += [f"{layer}.{h}" for h in sorted(draw.sample(others, count))]
@@ -243,7 +219,7 @@ def sets(model, ids: torch.Tensor) -> dict[str, list[str]]:
 
 def left_out(model, encoded: list[list[int]], label: str, heads: list[str]) -> dict:
     """Return what the model copies and the loss on each text without these heads."""
-    with ablate(model, gone(heads)):
+    with ablate(model, by_layer(heads)):
         values, copies = zip(*(losses(model, ids) for ids in encoded))
         share = round(copied(model, twice(1)), 3)
     row = {"control": "left out", "set": label, "heads": heads, "copied": share}
@@ -275,15 +251,17 @@ def positions(model, gap: int, layers=range(30), **options):
     modules = [model.blocks[layer].attention for layer in layers]
     for module in modules:
         module.position = new
-    yield
-    for module in modules:
-        module.position = old
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.position = old
 
 
 def far(model, scheme: str, gap: int) -> dict:
     """Return the copied tokens of five draws, with a gap between the two copies."""
     with positions(model, gap, **SCHEMES[scheme]):
-        shares = [round(copied(model, twice(seed)), 3) for seed in DRAWS]
+        shares = rounded([copied(model, twice(seed)) for seed in DRAWS], 3)
     return {"control": "gap", "scheme": scheme, "gap": gap, "copied": shares}
 
 
@@ -306,13 +284,12 @@ def interpolated(model, where: str) -> dict:
             kept = out_of(model, "16.0", ids)
         with positions(model, 0, layers, **scale), giving(model, "16.0", kept):
             shares.append(copied(model, ids))
-    shares = [round(share, 3) for share in shares]
-    return {"control": "interpolated", "where": where, "copied": shares}
+    return {"control": "interpolated", "where": where, "copied": rounded(shares, 3)}
 
 
 def out_of(model, head: str, ids: torch.Tensor) -> torch.Tensor:
     """Return the output of a head (batch, length, 64)."""
-    layer, number = place(head)
+    ((layer, (number,)),) = by_layer([head]).items()
     with recorded(model, heads_of(layer)) as seen:
         model(ids)
     return seen[heads_of(layer)][:, number]
@@ -325,9 +302,8 @@ def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> 
         x = torch.tensor([text[:32] + story])
         with positions(model, gap, **SCHEMES[scheme]):
             values.append(F.cross_entropy(model(x)[0, 32:-1], x[0, 33:]).item())
-    values = [round(value, 3) for value in values]
     row = {"control": "story after a gap", "scheme": scheme, "gap": gap}
-    return row | {"losses": values}
+    return row | {"losses": rounded(values, 3)}
 
 
 # --- the study ---
@@ -355,64 +331,32 @@ def study() -> dict:
     return {**found, "texts": texts, "runs": rows}
 
 
+def comparable(stored: dict) -> list[dict]:
+    """Return the rows, of the texts the first ones only: so few are repeated."""
+    rows = []
+    for row in stored["runs"]:
+        count = 3 if "set" in row else 2
+        cut = {
+            name: row[name][:count]
+            for name in ("losses", "told by a copy")
+            if name in row
+        }
+        rows.append(row | cut)
+    return rows
+
+
 @torch.no_grad()
-def again(stored: dict) -> list[tuple[dict, dict]]:
-    """Return (stored, repeated) for some rows, with the first texts only."""
+def again(stored: dict) -> list[dict]:
+    """Repeat some rows, with the first texts only."""
     names, (model, tokenizer) = Names(), load_smollm2()
     story, *texts = (tokenizer.encode(x) for x in [STORY, *stored["texts"][:2]])
-    pairs = []
-    for row in stored["runs"]:
-        if row.get("head") == "1.3":
-            pairs.append((row, mean_ablation(names, "1.3")))
-        elif row["control"] == "16.0 at went":
-            pairs.append((row, without_16_0(names)))
-        elif row["control"] == "without 23.0":
-            pairs.append((row, repair(names)))
-        elif row.get("set") in ("induction heads", "like write most 3"):
-            found = left_out(model, [story, *texts], row["set"], row["heads"])
-            pairs.append((fewer(row, 3), found))
-        elif row.get("gap") == 7168:
-            pairs.append((row, far(model, row["scheme"], row["gap"])))
-        elif row.get("where") == "16.0 alone":
-            pairs.append((row, interpolated(model, row["where"])))
-        elif row.get("scheme") == "interpolation" and row["gap"] == 16384:
-            found = after_text(model, texts, story, row["scheme"], row["gap"])
-            pairs.append((fewer(row, 2), found))
-    return pairs
-
-
-def fewer(row: dict, texts: int) -> dict:
-    """Return a row with its first texts only."""
-    cut = ("losses", "told by a copy")
-    return {name: x[:texts] if name in cut else x for name, x in row.items()}
-
-
-def same(old, new) -> bool:
-    """Equal, numbers up to the margin."""
-    if isinstance(old, float) and isinstance(new, float):
-        return abs(old - new) <= MARGIN
-    if isinstance(old, dict) and isinstance(new, dict):
-        return list(old) == list(new) and same([*old.values()], [*new.values()])
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(same, old, new))
-    return old == new
-
-
-def misfits(pairs: list[tuple[dict, dict]]) -> list[str]:
-    """Return a sentence for each repeated row that is not as stored."""
+    rows = [mean_ablation(names, "1.3"), without_16_0(names), repair(names)]
+    for label in ("induction heads", "like write most 3"):
+        (row,) = runs_of(stored, set=label)
+        rows.append(left_out(model, [story, *texts], label, row["heads"]))
     return [
-        f"{old['control']}: {new}, stored {old}"
-        for old, new in pairs
-        if not same(old, new)
+        *rows,
+        far(model, "as trained", 7168),
+        interpolated(model, "16.0 alone"),
+        after_text(model, texts, story, "interpolation", 16384),
     ]
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda old: misfits(again(old))
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

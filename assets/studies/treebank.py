@@ -1,21 +1,15 @@
 """Do MiniLM's heads know grammar? Chosen on one set of a treebank, reported on another.
 
-usage: python assets/studies/treebank.py DEV TEST            into treebank.json
-       python assets/studies/treebank.py DEV TEST --check    again, without the twins
-
-DEV and TEST are files in CoNLL-U. Those of the stored study are en_ewt-ud-dev.conllu
-and en_ewt-ud-test.conllu from https://github.com/UniversalDependencies/UD_English-EWT
-at the commit below (CC BY-SA 4.0); their texts are not stored. For each relation and
-direction a head and a fixed offset are chosen on DEV and reported on TEST, beside what
-the same choice finds in nulls. The whole study takes about ten minutes on one core;
-lesson 09 shows what is stored.
+Two files in CoNLL-U, DEV and TEST, are needed: `python -m assets.studies treebank DEV
+TEST`. Those of the stored study are en_ewt-ud-dev.conllu and en_ewt-ud-test.conllu from
+https://github.com/UniversalDependencies/UD_English-EWT at the commit below (CC BY-SA
+4.0); their texts are not stored. For each relation and direction a head and a fixed
+offset are chosen on DEV and reported on TEST, beside what the same choice finds in
+nulls. The whole study takes about ten minutes on one core; --check leaves the nulls
+out. Lesson 09 shows what is stored.
 """
 
 import hashlib
-import json
-import math
-import platform
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,17 +18,13 @@ import torch
 import transformers
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from studies import as_json  # noqa: E402
-
-from utils import pretrained  # noqa: E402
-from utils.baselines import entropy_matched_copy, sign_flip, untrained_copy  # noqa: E402
-from utils.heads import normalised_entropy, record_attention  # noqa: E402
-from utils.masks import padding_mask  # noqa: E402
-from utils.models import Encoder  # noqa: E402
-from utils.syntax import (  # noqa: E402
+from assets.studies import rounded, versions
+from utils import pretrained
+from utils.baselines import entropy_matched_copy, sign_flip, untrained_copy
+from utils.heads import normalised_entropy, record_attention
+from utils.masks import padding_mask
+from utils.models import Encoder
+from utils.syntax import (
     DIRECTIONS,
     NOT_GRAMMAR,
     Arcs,
@@ -52,7 +42,6 @@ from utils.syntax import (  # noqa: E402
     word_pieces,
 )
 
-STORED = Path(__file__).with_suffix(".json")
 RELATIONS = """
     det amod nsubj obj nmod:poss case aux advmod compound mark cop obl nmod conj cc
 """.split()
@@ -76,9 +65,10 @@ SETTINGS = {
     "sharpened_on": 32,  # sentences of DEV on which a twin is made as sharp
     "permutations": 100,
 }
-COMPARED = ("data", "settings", "dev", "test", "rows")  # by --check
-MARGIN = 0.005  # another CPU rounds otherwise, and a near tie may fall otherwise
-KEPT = 4  # decimals
+WHOLE = ("data", "dev", "test")  # --check compares them, too
+KEY = ("relation", "direction")
+FIELDS = (*WHOLE, *Finding._fields[2:], "p", "chance", "even", "reachable", "relations")
+MARGIN = dict.fromkeys(FIELDS, 0.005)  # a near tie may fall otherwise
 
 
 def read(model, tokenizer, sentences) -> Reading:
@@ -187,15 +177,6 @@ def read_files(dev: Path, test: Path) -> tuple[list[list], dict]:
     return parts, DATA if digests == DATA["sha256"] else {"sha256": digests}
 
 
-def rounded(x):
-    """Return x with KEPT decimals in all its numbers; None where there is none."""
-    if isinstance(x, float):
-        return round(x, KEPT) if math.isfinite(x) else None
-    if isinstance(x, (list, tuple)):
-        return [rounded(each) for each in x]
-    return {k: rounded(v) for k, v in x.items()} if isinstance(x, dict) else x
-
-
 def findings(first: Reading, other: Reading) -> list:
     """Return a `Finding` for each relation and direction that occurs in both sets."""
     counts = [Counter(arcs_of(r, DIRECTIONS[0]).relation) for r in (first, other)]
@@ -250,21 +231,24 @@ def row_of(finding: Finding, other: Reading) -> dict:
     }
 
 
-def study(dev: Path, test: Path) -> dict:
-    """Run everything; return what is stored."""
+def opened(dev: Path, test: Path) -> tuple:
+    """Return tokenizer, encoder, the sentences, how it read them, and `data`."""
     minilm = pretrained.load_minilm()
     encoder = minilm.model
     parts, data = read_files(dev, test)
     readings = [read(encoder, minilm.tokenizer, part) for part in parts]
-    print("MiniLM", flush=True)
+    return minilm.tokenizer, encoder, parts, readings, data
+
+
+def study(dev: Path, test: Path) -> dict:
+    """Run everything; return what is stored."""
+    tokenizer, encoder, parts, readings, data = opened(dev, test)
     own, dealt = table(*readings), by_permutation(*readings, SETTINGS["permutations"])
     nulls = {"untrained": [], "sharpened": []}
-    inputs = sample(minilm.tokenizer, parts[0])
+    inputs = sample(tokenizer, parts[0])
     for kind, twin in twins(encoder, inputs, SETTINGS["twin_seeds"]):
         print(kind, len(nulls[kind]), flush=True)
-        nulls[kind].append(
-            table(*(read(twin, minilm.tokenizer, part) for part in parts))
-        )
+        nulls[kind].append(table(*(read(twin, tokenizer, part) for part in parts)))
     rows = []
     for finding in findings(*readings):
         key = finding.relation, finding.direction
@@ -279,7 +263,7 @@ def study(dev: Path, test: Path) -> dict:
         rows.append(rounded(row))
     return {
         "study": "heads and grammar",
-        "versions": versions(),
+        "versions": versions() | {"transformers": transformers.__version__},
         "model": {
             "name": pretrained.MODEL,
             "revision": pretrained.REVISION,
@@ -293,68 +277,20 @@ def study(dev: Path, test: Path) -> dict:
     }
 
 
-def versions() -> dict[str, str]:
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "machine": platform.machine(),
-        "cpu capability": torch.backends.cpu.get_cpu_capability(),
-    }
+def comparable(stored: dict) -> list[dict]:
+    """Return the rows, and before them one with all that is said of the data."""
+    rows = stored["rows"]
+    whole = {"relation": "all"} | {name: stored[name] for name in WHOLE}
+    return [whole | {"relations": [row["relation"] for row in rows]}, *rows]
 
 
-def repeated(dev: Path, test: Path) -> dict:
-    """Return what --check compares: all but the nulls of 72 other heads."""
-    minilm = pretrained.load_minilm()
-    encoder = minilm.model
-    parts, data = read_files(dev, test)
-    readings = [read(encoder, minilm.tokenizer, part) for part in parts]
-    return {
+def again(stored: dict, dev: Path, test: Path) -> list[dict]:
+    """Repeat all but the nulls of 72 other heads."""
+    *_, readings, data = opened(dev, test)
+    found = {
         "data": data,
-        "settings": SETTINGS,
         "dev": described(readings[0]),
         "test": described(readings[1]),
-        "rows": [rounded(row_of(each, readings[1])) for each in findings(*readings)],
     }
-
-
-def misfits(stored: dict, again: dict) -> list[str]:
-    """Return what of a repeated study is not as stored, in words."""
-    said = [
-        f"{name}: not those of the stored study."
-        for name in COMPARED[:-1]
-        if json.loads(json.dumps(again[name])) != stored[name]
-    ]
-    if len(stored["rows"]) != len(again["rows"]):
-        return [*said, f"{len(again['rows'])} rows, not {len(stored['rows'])}."]
-    for old, new in zip(stored["rows"], again["rows"]):
-        for name, value in new.items():
-            if not same(value, old[name]):
-                key = f"{old['relation']}, {old['direction']}"
-                said.append(f"{key}: {name} is {value}, not {old[name]}.")
-    return said
-
-
-def same(new, old) -> bool:
-    """Return whether two values of a row agree; what is measured, to MARGIN."""
-    if isinstance(new, list):
-        return all(same(x, y) for x, y in zip(new, old))
-    return abs(new - old) <= MARGIN if isinstance(new, float) else new == old
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    files = [Path(each) for each in arguments if each != "--check"]
-    if len(files) != 2 or len(arguments) > 3:
-        print(__doc__)
-        return 2
-    if "--check" in arguments:
-        said = misfits(json.loads(STORED.read_text("utf-8")), repeated(*files))
-        print("\n".join(said) or "As stored.")
-        return bool(said)
-    STORED.write_text(as_json(study(*files), "rows"), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    rows = [rounded(row_of(each, readings[1])) for each in findings(*readings)]
+    return comparable(found | {"rows": rows})

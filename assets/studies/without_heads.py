@@ -1,10 +1,7 @@
-"""The study of lesson 09: the pretrained encoder without some of its heads.
-
-usage: python assets/studies/without_heads.py            writes without_heads.json
-       python assets/studies/without_heads.py --check    repeats a few and compares
+"""The pretrained encoder of lesson 09 without some of its heads.
 
 Without each of the 72 heads alone; without the syntactic heads, all together: those
-that beat their fixed offset in treebank.json, to the head, after Holm's correction; and
+that beat their fixed offset in `treebank`, to the head, after Holm's correction; and
 without as many heads of the same layers, or as many others that do not rest on [CLS],
 of all layers or of all but the last, each drawn 24 times; and without as many others
 that were chosen because they write most, in the same layers, or in layers 0 to 4. Of
@@ -12,35 +9,22 @@ the course's 203 sentences: the share of their five nearest that stay, and by ho
 the cosines of all pairs change in the mean.
 """
 
-import json
-import sys
-from pathlib import Path
+import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from assets.studies import FOLDER, by_layer, rounded, stored_of
+from utils.attention import split_heads
+from utils.baselines import holm
+from utils.heads import on_keys, record_attention
+from utils.pretrained import MINILM_SHA256 as SHA256
+from utils.pretrained import REVISION, load_minilm
+from utils.recording import ablate
+from utils.syntax import read_conllu
 
-import torch  # noqa: E402
-from studies import command_line  # noqa: E402
-
-from utils.attention import split_heads  # noqa: E402
-from utils.baselines import holm  # noqa: E402
-from utils.heads import on_keys, record_attention  # noqa: E402
-from utils.pretrained import MINILM_SHA256 as SHA256  # noqa: E402
-from utils.pretrained import REVISION, load_minilm  # noqa: E402
-from utils.recording import ablate  # noqa: E402
-from utils.syntax import read_conllu  # noqa: E402
-
-STORED = Path(__file__).with_suffix(".json")
-SENTENCES = ROOT / "assets" / "annotated_sentences.conllu"
+SENTENCES = FOLDER.parent / "annotated_sentences.conllu"
 NEAREST, DRAWS, BATCH = 5, 24, 34
 NAMES = [f"{layer}.{head}" for layer in range(6) for head in range(12)]
+KEY = ("gone",)
 MARGIN = {"kept": 0.01, "change": 0.001}  # neighbours that are nearly equally near
-
-
-def grouped(names: list[str]) -> dict[int, list[int]]:
-    """Return {layer: [heads]} of names such as "2.8"."""
-    places = sorted(tuple(map(int, name.split("."))) for name in names)
-    return {layer: [h for at, h in places if at == layer] for layer, _ in places}
 
 
 class Sentences:
@@ -62,7 +46,7 @@ class Sentences:
     @torch.no_grad()
     def vectors(self, gone: list[str]) -> torch.Tensor:
         """Return the vectors (sentences, features) without some heads."""
-        with ablate(self.encoder, grouped(gone)):
+        with ablate(self.encoder, by_layer(gone)):
             found = [self.encoder.sentence_embedding(*batch) for batch in self.batches]
         return torch.cat(found)
 
@@ -109,22 +93,16 @@ class Sentences:
 
 def best_of_relations() -> list[str]:
     """Return the heads that beat their fixed offset in the treebank, to the head."""
-    treebank = json.loads(STORED.with_name("treebank.json").read_text(encoding="utf-8"))
-    rows = treebank["rows"]
+    rows = stored_of("treebank")["rows"]
     clear = holm([row["p"] for row in rows])  # of all 30
-    return sorted(
-        {
-            row["head"]
-            for row, is_clear in zip(rows, clear)
-            if is_clear and row["direction"] == "to head" and row["lift"] > 0
-        }
-    )
+    found = [row for row, is_clear in zip(rows, clear) if is_clear and row["lift"] > 0]
+    return sorted({row["head"] for row in found if row["direction"] == "to head"})
 
 
 def busiest(best: list[str], written: torch.Tensor) -> dict[str, list[str]]:
     """Return as many other heads, chosen because they write most."""
     order = [NAMES[i] for i in written.argsort(descending=True) if NAMES[i] not in best]
-    sizes = {str(layer): len(heads) for layer, heads in grouped(best).items()}
+    sizes = {str(layer): len(heads) for layer, heads in by_layer(best).items()}
     same = [[n for n in order if n[0] == layer][:k] for layer, k in sizes.items()]
     earlier = [name for name in order if not name.startswith("5.")]
     return {
@@ -144,7 +122,7 @@ def draws(best: list[str], resting: list[str]) -> dict[str, list[list[str]]]:
         return [names[i] for i in sorted(order.tolist())]
 
     def of_layers() -> list[str]:
-        sizes = {layer: len(heads) for layer, heads in grouped(best).items()}
+        sizes = {layer: len(heads) for layer, heads in by_layer(best).items()}
         layers = {n: NAMES[12 * n : 12 * n + 12] for n in sizes}
         return sum((some(layers[n], size) for n, size in sizes.items()), [])
 
@@ -167,7 +145,7 @@ def study() -> dict:
         "sentences": len(sentences.whole),
         "nearest": NEAREST,
         "resting": resting,
-        "written": [round(length, 3) for length in written.tolist()],
+        "written": rounded(written, 3),
         "best": sentences.without(best),
         "busiest": {kind: sentences.without(gone) for kind, gone in chosen.items()},
         "sets": {kind: list(map(sentences.without, sets[kind])) for kind in sets},
@@ -175,36 +153,15 @@ def study() -> dict:
     }
 
 
-def repeated(stored: dict) -> list[dict]:
-    """Return some rows once more."""
+def comparable(stored: dict) -> list[dict]:
+    rows = [stored["best"], *stored["runs"], *stored["busiest"].values()]
+    return rows + sum(stored["sets"].values(), [])
+
+
+def again(stored: dict) -> list[dict]:
+    """Repeat two heads, the syntactic heads, and a set of each kind."""
     sentences = Sentences()
     sets = [rows[0]["gone"] for rows in stored["sets"].values()]
     sets += [row["gone"] for row in stored["busiest"].values()]
     some = [["0.0"], ["5.10"], stored["best"]["gone"], *sets]
     return [sentences.without(gone) for gone in some]
-
-
-def misfits(stored: dict, again: list[dict]) -> list[str]:
-    """Return a sentence for each repeated row that is not as stored."""
-    known = [stored["best"], *stored["runs"], *stored["busiest"].values()]
-    known += sum(stored["sets"].values(), [])
-    rows = {tuple(row["gone"]): row for row in known}
-    said = []
-    for row in again:
-        old = rows[tuple(row["gone"])]
-        for name, margin in MARGIN.items():
-            if abs(row[name] - old[name]) > margin:
-                gone = " ".join(row["gone"])
-                said.append(f"without {gone}: {name} {row[name]}, stored {old[name]}")
-    return said
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated(old))
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,10 +4,10 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from draw import main
-from drawing import save
-from transformer import transformer
 
+from assets.diagrams.__main__ import main
+from assets.diagrams.drawing import save
+from assets.diagrams.transformer import transformer
 from utils.plotting import DIAGRAMS
 
 CAPTIONS = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))

@@ -21,11 +21,11 @@ from utils.attention import (
     scaled_dot_product_attention,
 )
 from utils.baselines import untrained_copy
-from utils.recording import ablate
 from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
 from utils.pretrained import bert, llama
+from utils.recording import ablate
 from utils.tests.helpers import (
     SCHEMES,
     gradients,

@@ -1,17 +1,18 @@
-"""Draws the atlas of the site from studies/atlas.json: `python assets/draw_atlas.py`.
+"""Draws the roles of heads, for the atlas of the site: `python -m assets.draw_roles`.
 
 One picture for each model: a cell for each head, with the letter of its role and its
 score in that role; heads without a role have their highest score, without a letter.
 """
 
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.patches import Patch, Rectangle
 
-HERE = Path(__file__).resolve().parent
+from assets.studies import runs_of, stored_of
+
+FILES = {"encoder": "roles_minilm.png", "language model": "roles_smollm2.png"}
 LETTERS = {
     "previous token": "p",
     "next token": "n",
@@ -32,7 +33,7 @@ def colours() -> dict[str, tuple]:
     return order | {"[CLS]": (0.75,) * 3, "first token": (0.75,) * 3}
 
 
-def draw(model: str, rows: list[dict], path: Path) -> None:
+def draw(rows: list[dict], path: Path) -> None:
     """Draw the heads of one model: a row for each layer, a column for each head."""
     places = [tuple(map(int, row["head"].split("."))) for row in rows]
     layers, heads = (max(place[axis] for place in places) + 1 for axis in (0, 1))
@@ -71,10 +72,10 @@ def draw(model: str, rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    stored = json.loads((HERE / "studies" / "atlas.json").read_text(encoding="utf-8"))
-    for model in stored["models"]:
-        rows = [row for row in stored["runs"] if row["model"] == model]
-        draw(model, rows, HERE / f"atlas_{model.replace(' ', '_')}.png")
+    """Draw the stored roles of both models."""
+    for model, name in FILES.items():
+        rows = runs_of(stored_of("roles"), model=model)
+        draw(rows, Path(__file__).with_name(name))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws all diagrams, SVG and PNG: `python assets/diagrams/draw.py`.
+"""Draws all diagrams, SVG and PNG: `python -m assets.diagrams`.
 
 It also writes diagrams.json, their alt texts, which are their captions on a page.
 """
@@ -8,12 +8,13 @@ from inspect import getdoc
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from attention_shapes import attention_shapes
-from block import block
-from drawing import save
-from query_key_value import query_key_value
-from split_heads import split_heads
-from transformer import LESSONS, transformer
+
+from assets.diagrams.attention_shapes import attention_shapes
+from assets.diagrams.block import block
+from assets.diagrams.drawing import save
+from assets.diagrams.query_key_value import query_key_value
+from assets.diagrams.split_heads import split_heads
+from assets.diagrams.transformer import LESSONS, transformer
 
 ALONE = [query_key_value, attention_shapes, split_heads, block]
 

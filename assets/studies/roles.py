@@ -1,7 +1,4 @@
-"""The study of the atlas: which roles the heads of the two real models have.
-
-usage: python assets/studies/atlas.py            writes atlas.json
-       python assets/studies/atlas.py --check    repeats some scores and compares
+"""Which roles have the heads of the two real models? The numbers of the site's atlas.
 
 A role is a score, the mean weight on some keys. A head gets the name of a role if, on
 one half of the texts, this score is at least 0.3 and above those of all untrained heads
@@ -11,39 +8,34 @@ nearly every head does that where it finds nothing else. The numbers stored are 
 of the other half.
 """
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import torch
+from torch import Tensor, nn
 
-import torch  # noqa: E402
-from studies import command_line  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from utils import heads  # noqa: E402
-from utils.baselines import (  # noqa: E402
+from assets.studies import FOLDER, rounded
+from utils import heads
+from utils.baselines import (
     best_of,
     compare,
     entropy_matched_copy,
     uniform_attention,
     untrained_copy,
 )
-from utils.masks import causal_mask  # noqa: E402
-from utils.pretrained import load_minilm, load_smollm2  # noqa: E402
-from utils.syntax import read_conllu  # noqa: E402
+from utils.masks import causal_mask
+from utils.pretrained import load_minilm, load_smollm2
+from utils.syntax import read_conllu
 
-STORED = Path(__file__).with_suffix(".json")
-SENTENCES = ROOT / "assets" / "annotated_sentences.conllu"
+SENTENCES = FOLDER.parent / "annotated_sentences.conllu"
 ENOUGH = 0.3  # the weight from which on a role may be named
 LENGTH = 64  # tokens of a text for the language model
 LAST = ("[SEP]", "[CLS]", "first token")  # roles of heads that find nothing else
 SIGNS = list(".,?!;:")
 COPIES = {"encoder": 2, "language model": 1}  # untrained, for the baseline
-MARGIN = 0.01
+KEY = ("model", "head")
+MARGIN = {"scores": 0.01}
 
 
 class Texts(NamedTuple):
@@ -179,19 +171,13 @@ def rows_of(name: str, found: dict, entropies: Tensor, per_layer: int) -> list[d
             lift = compare(values[:, head], others).lift_interval
             if lift[0] <= 0:
                 role = lift = None
-        rows.append(
-            {
-                "model": name,
-                "head": f"{head // per_layer}.{head % per_layer}",
-                "role": role,
-                "lift": lift and [round(end, 3) for end in lift],
-                "entropy": round(entropies[head].item(), 3),
-                "scores": {
-                    r: round(x[:, head].nanmean().item(), 3)
-                    for r, (x, _) in reporting.items()
-                },
-            }
-        )
+        values = {
+            "lift": lift,
+            "entropy": entropies[head],
+            "scores": {r: x[:, head].nanmean() for r, (x, _) in reporting.items()},
+        }
+        place = f"{head // per_layer}.{head % per_layer}"
+        rows.append({"model": name, "head": place, "role": role} | rounded(values, 3))
     return rows
 
 
@@ -208,7 +194,7 @@ def study() -> dict:
         kinds[name] = {
             "texts": [list(texts.inputs[0].shape) for texts in kinds_of_texts],
             "baselines": {
-                role: [round(reported(x).max().item(), 3) for x in others]
+                role: rounded([reported(x).max() for x in others], 3)
                 for role, (_, *others) in found.items()
             },
         }
@@ -218,37 +204,18 @@ def study() -> dict:
     return {"torch": version, "enough": ENOUGH, "models": kinds, "runs": rows}
 
 
-def repeated() -> dict[str, dict[str, Tensor]]:
-    """Return {model: {role: means (heads,)}} once more, of sentences or of copies."""
-    again = {}
+def again(stored: dict) -> list[dict]:
+    """Measure the scores of all heads once more, without the baselines."""
+    rows = []
     for name, load in MODELS.items():
         model, kinds_of_texts = load()
-        texts = kinds_of_texts[-1]
-        layers = heads.record_attention(model, *texts.inputs)
-        again[name] = {r: reported(x) for r, x in scores(layers, texts).items()}
-    return again
-
-
-def misfits(stored: dict, again: dict[str, dict[str, Tensor]]) -> list[str]:
-    """Return a sentence for each repeated score that is not as stored."""
-    said = []
-    for name, roles in again.items():
-        rows = [row for row in stored["runs"] if row["model"] == name]
-        for role, means in roles.items():
-            for row, new in zip(rows, means.tolist(), strict=True):
-                old = row["scores"][role]
-                if abs(new - old) > MARGIN:
-                    head = f"{name} {row['head']}"
-                    said.append(f"{head}: {role} {new:.3f}, stored {old}")
-    return said
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    return command_line(
-        arguments, STORED, __doc__, study, lambda old: misfits(old, repeated())
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        found = {}  # role -> the means of all heads
+        for texts in kinds_of_texts:
+            layers = heads.record_attention(model, *texts.inputs)
+            found |= {r: reported(x).tolist() for r, x in scores(layers, texts).items()}
+        count = model.blocks[0].attention.num_heads
+        for i, values in enumerate(zip(*found.values())):
+            head = f"{i // count}.{i % count}"
+            row = {"model": name, "head": head, "scores": dict(zip(found, values))}
+            rows.append(row)
+    return rows

@@ -1,58 +1,47 @@
-"""The study of lesson 06: a small language model on Python's documentation, 8 seeds.
+"""Six kinds of small language models on Python's documentation, eight seeds each.
 
-usage: python assets/studies/language_model.py            writes language_model.json
-       python assets/studies/language_model.py --check    repeats one short run and
-                                                          compares it with what is there
-
-Every run is in the file: the loss on the validation text as training goes on, and at
-the end by position in the window, and of every token given alone. Beside the model of
-the lesson ("pre"), five others: "post" (norms after the additions), "no attention"
-(blocks of MLPs alone; also mixed half and half with the bigram), "one ahead" (a mask
-that lets every token read the next one, in both blocks; also judged with the right
-mask), "single" (a quarter of the batches are texts of one token), and "short" (a
-quarter of the steps).
+The models of lesson 06. Stored of each run: the loss on the validation text as training
+goes on, and at the end by position in the window, and of each token given alone. Beside
+the model of the lesson ("pre"), five others: "post" (norms after the additions), "no
+attention" (blocks of MLPs alone; also mixed half and half with the bigram), "one ahead"
+(a mask that lets every token attend to the next one, in both blocks; also judged with
+the right mask), "single" (a quarter of the batches are texts of one token), and "short"
+(a quarter of the steps).
 """
 
-import json
 import platform
-import sys
-import time
 from collections import Counter
 from math import log
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from studies import as_json  # noqa: E402
-from torch import nn  # noqa: E402
+from assets.studies import rounded
+from utils.attention import MultiHeadAttention
+from utils.data import Corpus, python_docs
+from utils.models import CausalLM
+from utils.positions import Rotary
+from utils.training import train
 
-from utils.attention import MultiHeadAttention  # noqa: E402
-from utils.data import Corpus, python_docs  # noqa: E402
-from utils.models import CausalLM  # noqa: E402
-from utils.positions import Rotary  # noqa: E402
-from utils.training import train  # noqa: E402
-
-STORED = Path(__file__).with_suffix(".json")
 SEEDS = range(8)
 EMBED_DIM, HEADS, LAYERS, LENGTH, BATCH, STEPS = 128, 4, 2, 64, 16, 240
 OPTIONS = {"learning_rate": 5e-3, "warmup": 20, "every": 40, "progress": False}
 VARIANTS = ("pre", "post", "no attention", "one ahead", "single", "short")
 DISCOUNTS = (0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
-MARGIN = 0.1  # nats, for rounding that differs between machines
+KEY = ("variant",)
+MARGIN = {"from the bigram": 0.1}  # nats
 
 
 class Silent(nn.Module):
-    """In the place of attention: nothing is read."""
+    """In the place of attention: no token attends to another."""
 
     def forward(self, x, mask=None, **options):
         return torch.zeros_like(x), None
 
 
 class OneAhead(MultiHeadAttention):
-    """Attention whose mask is one step too generous: a token reads the next one."""
+    """Attention whose mask is one step too generous: tokens attend to the next one."""
 
     def forward(self, query, mask=None, **options):
         longer = torch.ones_like(mask).tril(1)
@@ -92,7 +81,7 @@ def alone(model: nn.Module, corpus: Corpus) -> float:
     """Return the mean loss of what follows each validation token, given that token."""
     ids, targets = corpus.validation[:-1, None], corpus.validation[1:]
     logits = torch.cat([model(some)[:, 0] for some in ids.split(1024)])
-    return round(F.cross_entropy(logits, targets).item(), 4)
+    return F.cross_entropy(logits, targets).item()
 
 
 def make_batch(variant: str, corpus: Corpus):
@@ -113,7 +102,7 @@ def with_bigram(found: torch.Tensor, corpus: Corpus) -> float:
     """
     counted = bigram_losses(corpus)[: found.numel()]
     mixed = ((-found.flatten().double()).exp() + (-counted).exp()) / 2
-    return round(-mixed.log().mean().item(), 4)
+    return -mixed.log().mean().item()
 
 
 def run(variant: str, seed: int, corpus: Corpus) -> dict:
@@ -124,7 +113,7 @@ def run(variant: str, seed: int, corpus: Corpus) -> dict:
         make_batch(variant, corpus),
         STEPS // 4 if variant == "short" else STEPS,
         seed=seed,
-        evaluate=lambda model: round(losses(model, corpus).mean().item(), 4),
+        evaluate=lambda model: losses(model, corpus).mean().item(),
         **OPTIONS,
     )
     found = losses(model, corpus)
@@ -132,17 +121,17 @@ def run(variant: str, seed: int, corpus: Corpus) -> dict:
         "variant": variant,
         "seed": seed,
         "validation": history.evaluations,
-        "training": round(losses(model, corpus, "train").mean().item(), 4),
+        "training": losses(model, corpus, "train").mean(),
         "alone": alone(model, corpus),
-        "by_position": [round(loss, 4) for loss in found.mean(dim=0).tolist()],
+        "by_position": found.mean(dim=0),
     }
     if variant == "no attention":
         stored["with_bigram"] = with_bigram(found, corpus)
     if variant == "one ahead":
         honest = make_model("pre", len(corpus.vocab), seed)
         honest.load_state_dict(model.state_dict())
-        stored["right_mask"] = round(losses(honest.eval(), corpus).mean().item(), 4)
-    return stored
+        stored["right_mask"] = losses(honest.eval(), corpus).mean()
+    return rounded(stored)
 
 
 def bigram_losses(corpus: Corpus, discount: float = 0.75) -> torch.Tensor:
@@ -203,13 +192,14 @@ def baselines(corpus: Corpus) -> dict:
         order: min(kneser_ney(corpus, order, d) for d in DISCOUNTS)
         for order in (2, 3, 4, 5)
     }
-    return {
-        "uniform": round(log(size), 4),
-        "unigram": round(-single[corpus.validation[1:]].log().mean().item(), 4),
-        "bigram": round(bigram.mean().item(), 4),
-        "bigram_by_position": [round(loss, 4) for loss in by_position.tolist()],
-        "kneser_ney": {order: round(loss, 4) for order, loss in best.items()},
+    found = {
+        "uniform": log(size),
+        "unigram": -single[corpus.validation[1:]].log().mean(),
+        "bigram": bigram.mean(),
+        "bigram_by_position": by_position,
+        "kneser_ney": best,
     }
+    return rounded(found)
 
 
 def sizes(corpus: Corpus) -> dict:
@@ -218,49 +208,37 @@ def sizes(corpus: Corpus) -> dict:
     return {"vocabulary": len(corpus.vocab), **parts}
 
 
-def main() -> None:
-    corpus = python_docs()
-    stored = {
+def study() -> dict:
+    """Run everything; return what is stored."""
+    corpus, runs = python_docs(), []
+    counted = baselines(corpus)
+    for seed in SEEDS:
+        for variant in VARIANTS:
+            print(variant, seed, flush=True)
+            runs.append(run(variant, seed, corpus))
+    return {
         "python": platform.python_version(),
         "torch": torch.__version__.split("+")[0],
         "text": sizes(corpus),
         "model": {"embed_dim": EMBED_DIM, "heads": HEADS, "layers": LAYERS},
         "training": {"length": LENGTH, "batch": BATCH, "steps": STEPS, **OPTIONS},
-        "baselines": baselines(corpus),
-        "runs": [],
+        "baselines": counted,
+        "runs": runs,
     }
-    print({k: v for k, v in stored["baselines"].items() if "by" not in k}, flush=True)
-    for seed in SEEDS:
-        for variant in VARIANTS:
-            start = time.process_time()
-            done = run(variant, seed, corpus)
-            stored["runs"].append(done)
-            spent = time.process_time() - start
-            print(f"{variant:12s} seed {seed}: {done['validation'][-1]}, {spent:.0f} s")
-            sys.stdout.flush()
-    STORED.write_text(as_json(stored), encoding="utf-8")
 
 
-def check() -> int:
-    """Repeat the short run of seed 0; return 0 if it lies where the stored ones lie."""
-    stored, corpus = json.loads(STORED.read_text(encoding="utf-8")), python_docs()
-    if sizes(corpus) != stored["text"]:  # its loss is measured from its own bigram's
-        print(f"another text than that of Python {stored['python']}: {sizes(corpus)}")
-    theirs = stored["baselines"]["bigram"]
-    ends = [
-        one["validation"][-1][1] - theirs
-        for one in stored["runs"]
-        if one["variant"] == "short"
-    ]
-    repeated = run("short", 0, corpus)["validation"][-1][1]
-    found = repeated - bigram_losses(corpus).mean().item()
-    low, high = min(ends) - MARGIN, max(ends) + MARGIN
-    print(
-        f"from the bigram {found:+.3f} nats; stored {min(ends):+.3f}…{max(ends):+.3f}"
-    )
-    return 0 if low <= found <= high else 1
+def from_bigram(run: dict, bigram: float) -> dict:
+    """Return the last loss less the bigram's: another Python has another text."""
+    loss = run["validation"][-1][1]
+    return {"variant": run["variant"], "from the bigram": loss - bigram}
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.exit(check() if "--check" in sys.argv else main())
+def comparable(stored: dict) -> list[dict]:
+    bigram = stored["baselines"]["bigram"]
+    return [from_bigram(run, bigram) for run in stored["runs"]]
+
+
+def again(stored: dict) -> list[dict]:
+    corpus = python_docs()
+    bigram = bigram_losses(corpus).mean().item()
+    return [from_bigram(run("short", 0, corpus), bigram)]

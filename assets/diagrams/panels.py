@@ -1,0 +1,360 @@
+"""Draws what a lesson is about, enlarged; a panel's docstring is its alt text."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from assets.diagrams.drawing import (
+    HEADS,
+    KEY,
+    LINE,
+    MARK,
+    MARKED,
+    PALE,
+    QUERY,
+    QUIET,
+    TOKENS,
+    VALUE,
+    arrow,
+    box,
+    matrix,
+    plus,
+    signed,
+    softmax,
+    viridis,
+    write,
+)
+
+CODE = {"family": "monospace", "size": 8}
+CAUSAL = np.tri(6, dtype=bool)
+
+
+def one_head(ax):
+    """Map of the transformer, lesson 01: inside one attention. The query of "sat" is
+    compared with 6 keys. The 6 scores are divided by √d_k, the softmax turns them into
+    weights that sum to 1, and the output is the weighted mean of the 6 values.
+    """
+    scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
+    weights = softmax(scores / 2)
+    rows = 3.1 - 0.4 * np.arange(6)
+    middle = rows.mean()
+    titles = {1.45: "keys", 2.08: "scores", 3.2: "weights", 4.17: "values"}
+    for x, title in titles.items():
+        write(ax, x, 3.52, title, weight="bold")
+    box(ax, 0.14, middle - 0.24, 0.62, 0.48, "query\nof sat", QUERY)
+    for y, token, score, weight in zip(rows, TOKENS, scores, weights):
+        arrow(ax, (0.76, middle), (1.16, y), head=False, width=0.8)
+        box(ax, 1.16, y - 0.14, 0.58, 0.28, token, KEY)
+        write(ax, 2.25, y, f"{score:.0f}", ha="right")
+        box(ax, 2.91, y - 0.09, weight, 0.18, "", MARKED)
+        write(ax, 2.97 + weight, y, f"{weight:.2f}", ha="left")
+        arrow(ax, (4.46, y), (4.72, middle), width=0.5 + 6 * weight, head=False)
+        box(ax, 3.88, y - 0.14, 0.58, 0.28, token, VALUE)
+    arrow(ax, (2.4, middle), (2.78, middle))
+    box(ax, 4.72, middle - 0.24, 0.72, 0.48, "output\nfor sat", VALUE)
+    write(ax, 2.59, middle + 0.24, "÷ √d$_k$,\nsoftmax", 8)
+    formula = r"$\mathrm{softmax}\left(\,q\,K^\top /\, \sqrt{d_k}\,\right) V$"
+    box(ax, 1.16, 0.22, 3.3, 0.44, formula, "white", size=11)
+
+
+def several_heads(ax):
+    """Map of the transformer, lesson 02: multi-head attention. 3 heads, each with
+    queries, keys and values of its own, attend side by side. Their outputs are merged,
+    and the output projection adds them up.
+    """
+    cell, middle = 0.09, 1.82
+    matrix(ax, 0.12, middle - 0.18, [["#c9c9c9"] * 6] * 4, cell)
+    write(ax, 0.39, middle - 0.32, "input")
+    first, previous, own = np.eye(4)[[0] * 4], np.eye(4)[[0, 0, 1, 2]], np.eye(4)
+    for head, (y, pattern) in enumerate(zip((2.9, 1.82, 0.74), (previous, first, own))):
+        box(ax, 0.98, y - 0.44, 2.36, 0.88, "", "white")
+        write(ax, 1.08, y + 0.27, f"head {head}", ha="left", weight="bold")
+        arrow(ax, (0.66, middle), (0.98, y))
+        for x, letter, colour in zip((1.08, 1.36, 1.64), "qkv", (QUERY, KEY, VALUE)):
+            box(ax, x, y - 0.27, 0.24, 0.3, letter, colour)
+        arrow(ax, (1.92, y - 0.1), (2.12, y - 0.1))
+        matrix(ax, 2.14, y - 0.32, viridis(0.84 * pattern + 0.04), 0.12)
+        write(ax, 2.38, y + 0.3, "weights", 8)
+        arrow(ax, (2.66, y - 0.1), (2.9, y - 0.1))
+        matrix(ax, 2.93, y - 0.28, [[HEADS[head]] * 2] * 4, cell)
+        write(ax, 3.02, y + 0.3, "output", 8)
+        arrow(ax, (3.34, y), (3.62, middle))
+    merged = [colour for colour in HEADS[:3] for _ in range(2)]
+    matrix(ax, 3.64, middle - 0.18, [merged] * 4, cell)
+    write(ax, 3.91, middle - 0.32, "merged")
+    arrow(ax, (4.18, middle), (4.34, middle))
+    box(ax, 4.34, middle - 0.4, 0.46, 0.8, "")
+    write(ax, 4.57, middle, "output\nprojection", 8, rotation=90, va="center")
+    arrow(ax, (4.8, middle), (4.97, middle))
+    matrix(ax, 4.98, middle - 0.18, [["#c9c9c9"] * 6] * 4, cell)
+    write(ax, 5.25, middle - 0.32, "output")
+
+
+def pytorch(ax):
+    """Map of the transformer, lesson 03: the course's MultiHeadAttention and PyTorch's
+    nn.MultiheadAttention. The values of 4 projections are copied from one to the other,
+    and both then give the same output.
+    """
+    for x, whose, name in (
+        (0.2, "the course's layer", "MultiHeadAttention"),
+        (3.2, "PyTorch's layer", "nn.MultiheadAttention"),
+    ):
+        box(ax, x, 1.05, 2.25, 2.25, "", "white")
+        write(ax, x + 1.125, 3.48, whose, weight="bold")
+        write(ax, x + 1.125, 3.12, name, **CODE)
+    for y, ours, theirs, colour in (
+        (2.6, "query_proj", "in_proj_weight[:d]", QUERY),
+        (2.15, "key_proj", "in_proj_weight[d:2*d]", KEY),
+        (1.7, "value_proj", "in_proj_weight[2*d:]", VALUE),
+        (1.2, "out_proj", "out_proj", QUIET),
+    ):
+        box(ax, 0.42, y, 1.8, 0.34, ours, colour, **CODE)
+        box(ax, 3.43, y, 1.8, 0.34, theirs, colour, **CODE)
+        arrow(ax, (2.8, y + 0.17), (3.43, y + 0.17))
+        arrow(ax, (2.9, y + 0.17), (2.22, y + 0.17))
+    box(ax, 0.6, 0.3, 4.45, 0.42, "same input → same output, same attention weights")
+
+
+def encodings(ax):
+    """Map of the transformer, lesson 04: positional encodings. To the embedding of each
+    of 3 tokens, "dog bites man", the encoding of its position, 0, 1 or 2, is added.
+    Below, the encodings of 30 positions: the first features change fast, the last
+    slowly.
+    """
+    tokens, positions = np.random.default_rng(0).normal(0, 0.5, (3, 8)), sinusoidal(30)
+    for x, title in ((1.34, "embedding"), (3.18, "encoding"), (4.9, "sum")):
+        write(ax, x, 3.42, title, weight="bold")
+    for row, token in enumerate("dog bites man".split()):
+        y = 3.0 - 0.42 * row
+        box(ax, 0.1, y, 0.55, 0.26, token)
+        matrix(ax, 0.78, y + 0.06, signed(tokens[[row]]), 0.14)
+        plus(ax, 2.1, y + 0.13, MARKED, MARK)
+        box(ax, 2.3, y, 0.24, 0.26, str(row), MARKED)
+        matrix(ax, 2.62, y + 0.06, signed(positions[[row]]), 0.14)
+        write(ax, 4.04, y + 0.13, "=", 12)
+        matrix(ax, 4.34, y + 0.06, signed(tokens[[row]] + positions[[row]]), 0.14)
+    write(ax, 2.88, 1.83, "encodings of 30 positions", weight="bold")
+    matrix(ax, 0.78, 0.43, signed(positions.T), 0.157)
+    write(ax, 3.1, 0.27, "position")
+    write(ax, 0.62, 1.05, "feature", rotation=90, va="center")
+
+
+def three_places(ax):
+    """Map of the transformer, lesson 05: the 3 places where positions enter. They are
+    added to the embeddings (learned, sinusoidal), rotate queries and keys (RoPE), or
+    are added to the scores (ALiBi, T5).
+    """
+    flow = 3.3
+    for x, width, text in (
+        (0.1, 1.0, "embeddings"),
+        (1.72, 1.05, "queries, keys"),
+        (3.42, 0.6, "scores"),
+        (4.72, 0.8, "softmax"),
+    ):
+        box(ax, x, flow - 0.16, width, 0.32, text)
+    for start, end in ((1.1, 1.72), (2.77, 3.42), (4.02, 4.72)):
+        arrow(ax, (start, flow), (end, flow))
+    parts = (
+        (1.41, 1.0, "1  added to the\nembeddings", "sinusoidal, learned"),
+        (3.09, 2.83, "2  rotate queries\nand keys", "RoPE"),
+        (4.37, 4.66, "3  added to\nthe scores", "ALiBi, T5"),
+    )
+    for place, x, title, names in parts:
+        arrow(ax, (x, 2.62), (place, flow - 0.12), colour=MARK, head=False)
+        box(ax, x - 0.86, 0.2, 1.72, 2.42, "", "white", MARK)
+        write(ax, x, 2.33, title, weight="bold")
+        write(ax, x, 0.4, names)
+        box(ax, place - 0.13, flow - 0.13, 0.26, 0.26, title[0], MARKED, MARK)
+    matrix(ax, 0.52, 0.8, signed(sinusoidal(8)), 0.12)
+    _rotation(ax, 2.83, 1.3)
+    distance = np.arange(6)[:, None] - np.arange(6)
+    matrix(ax, 4.18, 0.8, signed(-distance / 4, distance >= 0), 0.16)
+
+
+def _rotation(ax, x, y):
+    """Draw a query and a key that have been turned by the angles of their positions."""
+    ax.add_patch(plt.Circle((x, y), 0.52, fc="none", ec=LINE, lw=0.8))
+    for degrees, colour, letter in ((70, QUERY, "q"), (20, KEY, "k")):
+        way = np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
+        arrow(ax, (x, y), (x, y) + 0.52 * way)
+        box(ax, *((x, y) + 0.66 * way - 0.11), 0.22, 0.22, letter, colour)
+
+
+def block(ax):
+    """Map of the transformer, lesson 06: the transformer block. The residual stream is
+    the grey arrow. Attention and the MLP, each after a layer norm, read from the stream
+    and add their outputs to it. (The model of this lesson has no positional encodings
+    at the bottom: its positions enter inside attention.)
+    """
+    stream = 0.95
+    arrow(ax, (0.1, stream), (5.55, stream), width=5, colour="#b0b0b0")
+    for x, name, steps, does in (
+        (0.3, "multi-head attention", ("q, k, v", "heads", "project"), "mixes tokens"),
+        (3.0, "MLP", ("linear", "GELU", "linear"), "each token by itself"),
+    ):
+        arrow(ax, (x + 0.4, stream), (x + 0.4, 1.4))
+        box(ax, x, 1.4, 0.8, 0.28, "layer norm", size=8)
+        arrow(ax, (x + 0.4, 1.68), (x + 0.4, 2.1))
+        box(ax, x, 2.1, 2.34, 1.25, "", MARKED, MARK)
+        write(ax, x + 1.17, 3.15, name, weight="bold")
+        for i, step in enumerate(steps):
+            box(ax, x + 0.1 + 0.76 * i, 2.58, 0.62, 0.3, step, "white")
+            if i:
+                arrow(ax, (x + 0.76 * i - 0.04, 2.73), (x + 0.1 + 0.76 * i, 2.73))
+        write(ax, x + 1.17, 2.3, does)
+        arrow(ax, (x + 1.93, 2.1), (x + 1.93, stream + 0.13))
+        plus(ax, x + 1.93, stream, MARKED, MARK, 0.13)
+    write(ax, 2.8, 0.45, "residual stream: one vector of embed_dim numbers per token")
+
+
+def seen(ax):
+    """Map of the transformer, lesson 07: seeing heads. The attention weights of 1 head
+    as a heat map, with a row for each query and a column for each key, and 3 more heads
+    of its layer on the same scale from 0 to 1. Masked cells are hatched.
+    """
+    heads = example(1, 0, 0), example(0, 0, 1), example(9, 3, 2), example(9, 0, 3)
+    cell, x, y = 0.4, 0.95, 0.72
+    write(ax, x + 1.2, 3.38, "head 0", weight="bold")
+    matrix(ax, x, y, viridis(heads[0], CAUSAL), cell)
+    for i, token in enumerate(TOKENS):
+        write(ax, x + (i + 0.5) * cell, y - 0.12, token)
+        write(ax, x - 0.08, y + (5.5 - i) * cell, token, ha="right")
+    write(ax, x + 1.2, y - 0.38, "key", weight="bold")
+    write(ax, 0.3, y + 1.2, "query", weight="bold", rotation=90, va="center")
+    for head in (1, 2, 3):
+        low = 3.62 - 1.1 * head
+        matrix(ax, 3.85, low, viridis(heads[head], CAUSAL), 0.125)
+        write(ax, 4.22, low + 0.86, f"head {head}", weight="bold")
+    matrix(ax, 5.1, 0.72, viridis(np.linspace(1, 0, 60)[:, None]), 0.04, edge="none")
+    write(ax, 5.12, 0.6, "0")
+    write(ax, 5.12, 3.24, "1")
+
+
+def specialised(ax):
+    """Map of the transformer, lesson 08: head specialisation. In 2 layers of 4 heads, 2
+    heads are marked: one of layer 0 attends to the previous token, and one of layer 1,
+    the induction head, to the token after the earlier A.
+    """
+    chosen = {(0, 3): np.eye(5, k=-1), (1, 3): np.zeros((5, 5))}
+    chosen[0, 3][0, 0] = chosen[1, 3][4, 1] = 1
+    chosen[1, 3][:4, 0] = 1  # nothing to repeat yet: the first token
+    mask, random = np.tri(5, dtype=bool), np.random.default_rng(0)
+    for layer, low in ((0, 1.78), (1, 2.74)):
+        write(ax, 0.5, low + 0.35, f"layer {layer}")
+        for head in range(4):
+            x, scores = 0.95 + 0.88 * head, random.normal(0, 1, (5, 5))
+            weights = softmax(np.where(mask, scores, -np.inf))
+            if (layer, head) in chosen:
+                weights = chosen[layer, head]
+                box(ax, x - 0.08, low - 0.08, 0.86, 0.86, "", MARKED, MARK)
+            matrix(ax, x, low, viridis(weights, mask), 0.14)
+    box(ax, 4.5, 2.81, 1.0, 0.56, "induction\nhead", "white", MARK)
+    box(ax, 4.5, 1.85, 1.0, 0.56, "previous-\ntoken head", "white", MARK, 8)
+    for i, letter in enumerate("ABCDAB"):
+        new = {"fill": "white"} if i < 5 else {"fill": "none", "edge": MARK}
+        box(ax, 0.95 + 0.7 * i, 0.55, 0.5, 0.3, letter, **new)
+    line = {"colour": MARK, "width": 1.8}
+    arrow(ax, (4.0, 0.85), (4.0, 1.2), (1.9, 1.2), (1.9, 0.85), **line)
+    arrow(ax, (1.9, 0.55), (1.9, 0.32), (1.2, 0.32), (1.2, 0.55), **line)
+    arrow(ax, (4.25, 0.7), (4.45, 0.7))
+    write(ax, 2.95, 1.36, "attends to the token after the earlier A", 8)
+    write(ax, 2.0, 0.32, "attends to the previous token", 8, ha="left")
+    write(ax, 4.7, 0.4, "predicted", 8)
+
+
+def encoder(ax):
+    """Map of the transformer, lesson 09: a pretrained encoder of 6 layers with 12 heads
+    each. Which of its 72 attention heads connect words that grammar connects?
+    """
+    places = 0.52 + 0.92 * np.arange(6)
+    for x, token in zip(places, TOKENS):
+        box(ax, x - 0.32, 2.2, 0.64, 0.3, token, "white")
+    for start, end, top, relation in (  # from the word to its head
+        (places[0], places[1] - 0.12, 2.82, "det"),
+        (places[1] + 0.12, places[2] - 0.12, 2.82, "nsubj"),
+        (places[4], places[5] - 0.2, 2.82, "det"),
+        (places[3], places[5] - 0.04, 3.16, "case"),
+        (places[5] + 0.14, places[2] + 0.12, 3.5, "obl"),
+    ):
+        arrow(ax, (start, 2.5), (start, top), (end, top), (end, 2.5))
+        width = 0.08 + 0.068 * len(relation)
+        x = (start + end - width) / 2
+        box(ax, x, top - 0.1, width, 0.2, relation, PALE, PALE, 8)
+    matrix(ax, 0.95, 0.4, [[MARKED] * 12] * 6, 0.25)
+    write(ax, 0.6, 0.53, "layer 0")
+    write(ax, 0.6, 1.78, "layer 5")
+    write(ax, 2.45, 0.26, "12 heads in each of 6 layers")
+    question = "Which of the\n72 attention heads\nfollow an arc?"
+    box(ax, 4.15, 0.7, 1.35, 0.9, question, "white")
+
+
+def cache(ax):
+    """Map of the transformer, lesson 10: fast attention. The keys and values of 5
+    earlier tokens are kept in a cache, so that a new token computes 1 query, 1 key and
+    1 value. Below, the score matrix is computed in tiles (grey: done, pink: now, white:
+    still to come) and never stored as a whole.
+    """
+    box(ax, 0.75, 2.05, 3.42, 0.86, "", "white")
+    box(ax, 4.3, 2.05, 0.74, 1.26, "", "white", MARK)
+    write(ax, 2.46, 3.1, "the cache: 5 earlier tokens", weight="bold")
+    write(ax, 4.67, 3.45, "new token", weight="bold")
+    rows = (2.93, "", QUERY), (2.53, "keys", KEY), (2.13, "values", VALUE)
+    for y, name, colour in rows:
+        write(ax, 0.41, y + 0.15, name)
+        for column, token in enumerate(TOKENS):
+            if name or column == 5:
+                x = 0.83 + 0.66 * column + 0.24 * (column == 5)
+                box(ax, x, y, 0.6, 0.3, token, colour)
+    write(ax, 5.32, 3.08, "query")
+    done, now = "#d6d6d6", MARKED
+    tiles = [[done] * 8] * 2 + [[done] * 2 + [now] * 2 + ["white"] * 4] * 2
+    matrix(ax, 0.75, 0.22, tiles + [["white"] * 8] * 4, 0.175, edge="#d6d6d6")
+    for at in (0.35, 0.7, 1.05):
+        arrow(ax, (0.75 + at, 0.22), (0.75 + at, 1.62), head=False, width=1)
+        arrow(ax, (0.75, 0.22 + at), (2.15, 0.22 + at), head=False, width=1)
+    write(ax, 1.45, 1.76, "scores, tile by tile", weight="bold")
+    write(ax, 1.45, 0.11, "keys", 8)
+    write(ax, 0.62, 0.92, "queries", 8, rotation=90, va="center")
+    arrow(ax, (2.15, 1.1), (2.65, 1.1))
+    kept = ["largest score,", "sum of exponentials,", "weighted sum of values"]
+    box(ax, 2.65, 0.62, 2.39, 0.96, "\n".join(["for each query, so far:", *kept]))
+
+
+def language_model(ax):
+    """Map of the transformer, lesson 11: a language model of 30 layers with 9 heads
+    each. It predicts the next token of a text; a token is sampled from the
+    probabilities and put at the end of the text, and the model predicts again. (Here
+    the most probable token is taken, the norms are RMSNorm, and positions enter inside
+    attention, so the grey box at the bottom is not used.)
+    """
+    for i, token in enumerate(TOKENS):
+        new = {"fill": MARKED, "edge": MARK} if i == 5 else {"fill": "white"}
+        box(ax, 0.5 + 0.78 * i, 0.35, 0.66, 0.32, token, **new)
+    arrow(ax, (2.39, 0.67), (2.39, 1.15))
+    box(ax, 0.5, 1.15, 3.78, 0.5, "30 layers × 9 heads")
+    arrow(ax, (2.39, 1.65), (2.39, 2.02))
+    write(ax, 2.39, 3.45, "next-token probabilities", weight="bold")
+    words = ("mat", 0.9), ("floor", 0.6), ("bed", 0.45), ("sofa", 0.3)
+    for i, (word, length) in enumerate(words):
+        y = 3.07 - 0.28 * i
+        write(ax, 1.4, y, word, ha="right")
+        new = {"fill": MARKED, "edge": MARK} if i == 0 else {}
+        box(ax, 1.5, y - 0.09, 2 * length, 0.18, "", **new)
+    arrow(ax, (3.3, 3.07), (4.73, 3.07), (4.73, 0.67), colour=MARK, width=1.8)
+    box(ax, 4.38, 2.0, 0.7, 0.3, "sample", MARKED, MARK)
+
+
+# --- parts of them ---
+
+
+def example(offset: int, first: float, noise: int) -> np.ndarray:
+    """Return the weights of a causal head that prefers an offset, or the first key."""
+    scores = np.random.default_rng(noise).normal(0, 0.5, (6, 6))
+    scores += 3 * np.eye(6, k=-offset)
+    scores[:, 0] += first
+    return softmax(np.where(CAUSAL, scores, -np.inf))
+
+
+def sinusoidal(length, dim=8) -> np.ndarray:
+    """Return the sinusoidal encodings, (length, dim), of Vaswani et al. 2017."""
+    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, dim, 2) / dim)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, dim)

@@ -1,0 +1,363 @@
+"""What the scripts of the studies do: their models, texts and scores, on small cases.
+
+The treebank, whose texts are not in the repository, is studied here on a tiny one.
+"""
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from assets import studies
+from assets.studies import __main__ as front_door
+from assets.studies import (
+    _repeating,
+    adversary,
+    as_json,
+    parts,
+    rounded,
+    specialisation,
+    treebank,
+    without_heads,
+)
+from assets.studies._repeating import CONTRASTS, KINDS
+from assets.studies.roles import candidates, rows_of
+from utils.baselines import bootstrap
+from utils.pretrained import MODEL, REVISION, SHA256
+
+
+def test_a_model_without_a_part_is_without_this_part():
+    x = torch.randn(1, 5, 128, generator=torch.Generator().manual_seed(0))
+
+    def change(name, *silent):
+        """How much the first block's output changes with its input."""
+        torch.manual_seed(0)
+        block = parts.make_model(name, 2, vocab_size=10).blocks[0]
+        for part in silent:
+            for weight in getattr(block, part).parameters():
+                nn.init.zeros_(weight)
+        with torch.no_grad():
+            return (block(2 * x) - block(x)).abs().max()
+
+    for silent in ((), ("attention",), ("mlp",), ("attention", "mlp")):
+        assert change("full", *silent) > 0.1
+    assert change("no residual around attention", "attention") == 0
+    assert change("no residual around attention", "mlp") < 1e-3  # the norm's ε alone
+    assert change("no residual around the MLP", "mlp") == 0
+    assert change("no residual around the MLP", "attention") < 1e-3
+    for part in ("attention", "mlp"):
+        assert change("no residual", part) == 0
+    assert parts.make_model("no MLP", 2, 10).blocks[1].mlp is None
+    kinds = {type(module) for module in parts.make_model("no norms", 2, 10).modules()}
+    assert nn.LayerNorm not in kinds
+
+
+def test_what_the_adversary_must_not_do_is_the_induction_score():
+    weights = torch.rand(32, 4, 32, 32).masked_fill(~adversary.MASK, 0)
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    expected = adversary.induction(weights, adversary.TEST, mask=adversary.MASK)
+    found = adversary.after_copy(weights, adversary.TEST, 1)
+    assert (found - expected.mean(dim=0)).abs().max() < 0.01  # one mean, or two
+    ids, after = torch.arange(8).repeat(4)[None], torch.ones(25).diag(-7)
+    for places, share in ((1, 1), (2, 0)):  # each copy comes 8 tokens later
+        found = adversary.after_copy(after.expand(1, 4, 32, 32), ids, places)
+        assert (found == share).all()
+    nowhere = torch.eye(32).expand(32, 4, 32, 32)
+    assert adversary.after_copy(nowhere, adversary.TEST, 1).max() < 0.1
+    slow = adversary.SEARCHES["slow"]
+    assert [round(slow.strength(step)) for step in (0, 600, 1200, 3000)] == [
+        3,
+        17,
+        100,
+        100,
+    ]
+    assert adversary.SEARCHES["no demand"].strength(100) == 0
+
+
+@pytest.mark.parametrize("part", ["keys", "queries", "values"])
+def test_what_is_smeared_and_what_is_not(part):
+    kind = (KINDS | CONTRASTS)[f"smeared {part}".replace(" keys", "")]
+    torch.manual_seed(0)
+    model, x = kind.make().eval(), torch.randn(1, 5, _repeating.DIM)
+    layer, moved = model.blocks[0].attention, x.clone()
+    moved[:, 1] += 1  # position 1: seen at 1, and at 2 if it is smeared
+    seen = {}
+    for name, each in (("before", x), ("after", moved)):
+        query, key = (
+            proj(each).unflatten(-1, (_repeating.HEADS, -1)).transpose(1, 2)
+            for proj in (layer.query_proj, layer.key_proj)
+        )
+        query, key = layer.position.rotate(query, key)
+        seen[name] = {"queries": query, "keys": key, "values": layer.value_proj(each)}
+    for name, after in seen["after"].items():
+        change = (after - seen["before"][name]).abs()
+        change = change.transpose(1, 2).flatten(2) if after.dim() == 4 else change
+        places = (change.sum(-1) > 1e-4)[0].nonzero().flatten().tolist()
+        assert places == ([1, 2] if name == part else [1])
+
+
+def test_paths_are_hidden_in_the_model_as_it_is():
+    torch.manual_seed(0)
+    model, hidden = KINDS["two layers"].make().eval(), specialisation.hidden_from
+    texts = _repeating.unseen((9, 9), 64)
+    for weight in model.parameters():
+        nn.init.normal_(weight)  # heads that say much,
+    nn.init.normal_(model.blocks[1].attention.out_proj.weight, std=0.1)  # not all
+    whole = _repeating.accuracy(model, texts)
+    assert hidden(model, "nothing", texts) == pytest.approx([whole] * 4, abs=1e-4)
+    keys, values = (rounded(hidden(model, x, texts)) for x in ("keys", "values"))
+    whole = rounded(whole)
+    assert len({whole, *keys}) > 2 and len({whole, *values}) > 2 and keys != values
+
+
+def test_the_texts_of_the_tests_are_what_they_say():
+    ids, targets = _repeating.moved(32)
+    for row, wanted in zip(ids.tolist(), targets.tolist()):
+        asked = [i for i, target in enumerate(wanted) if target >= 0]
+        assert len(asked) == 7 and asked[-1] - asked[0] == 6
+        for i in asked:
+            before = row.index(row[i])
+            assert before <= i - 8 and row[before + 1] == wanted[i] == row[i + 1]
+    ids, targets = _repeating.unseen((20, 20), 4)
+    assert (targets[:, :20] == -100).all() and (targets[:, 20:-1] == ids[:, 21:]).all()
+
+
+def test_nothing_taken_away_changes_nothing():
+    """And whoever is taken away is back afterwards."""
+    sentences = without_heads.Sentences()
+    assert sentences.without([]) == {"gone": [], "kept": 1.0, "change": 0.0}
+    assert sentences.without(["5.10"])["kept"] < 0.9
+    assert sentences.without([])["kept"] == 1.0
+
+
+def test_a_lucky_head_gets_no_role():
+    found = torch.tensor([[0.9, 0.9, 0.4, 0.2]] * 4 + [[0.8, 0.1, 0.5, 0.9]] * 4)
+    first = torch.full((8, 4), 0.95)
+    uniform, untrained = torch.full((8, 1), 0.1), torch.full((8, 5), 0.2)
+    roles = {"induction": (found, uniform, untrained)}
+    rows = rows_of("model", roles, torch.zeros(4), 2)
+    assert [row["role"] for row in rows] == ["induction", None, "induction", None]
+    assert [row["head"] for row in rows] == ["0.0", "0.1", "1.0", "1.1"]
+    assert rows[0]["scores"] == {"induction": 0.8}  # of the other half
+    roles["first token"] = (first, uniform, untrained)
+    rows = rows_of("model", roles, torch.zeros(4), 2)
+    assert [row["role"] for row in rows][2:] == ["induction", "first token"]
+    choosing = {"same token": (0.9, 0.95), "first token": (0.8, 0.2)}
+    choosing |= {"current token": (0.5, 0.1), "punctuation": (0.2, 0.1)}
+    assert candidates(choosing) == ["current token", "first token"]
+    unsure = found.clone()
+    unsure[4:, 0] = torch.tensor([0.0, 0.45, 0.0, 0.45])  # 0.2 is in the interval
+    rows = rows_of(
+        "model", {"induction": (unsure, uniform, untrained)}, torch.zeros(4), 2
+    )
+    assert [row["role"] for row in rows] == [None, None, "induction", None]
+    sharp = {"induction": (found, uniform, torch.full((8, 5), 0.6))}
+    rows = rows_of("model", sharp, torch.zeros(4), 2)
+    assert [row["role"] for row in rows] == ["induction", None, None, None]
+
+
+STORED = studies.stored_of("treebank")
+INTERVALS = {"accuracy": "interval", "offset_accuracy": "offset_interval"}
+INTERVALS["lift"] = "lift_interval"
+
+
+def test_the_treebank_is_that_of_the_script():
+    assert STORED["data"] == treebank.DATA  # the digests are those of the known files
+    model = {"name": MODEL, "revision": REVISION, "sha256": SHA256}
+    assert STORED["model"] == model
+    draws = inspect.signature(bootstrap).parameters["draws"].default
+    assert STORED["settings"]["bootstrap_draws"] == draws
+
+
+def test_everything_in_the_treebank_is_counted():
+    """Every word is a dependent: counted, or left out for a reason that is said."""
+    for name, sentences in (("dev", 2001), ("test", 2077)):
+        part, left_out = STORED[name], STORED[name]["left_out"]
+        assert part["sentences"] == sentences
+        assert part["sentences_read"] == sentences - left_out["sentences_too_long"]
+        assert part["longest_in_pieces"] <= STORED["settings"]["max_length"]
+        assert part["words"] == (
+            sum(part["arcs"].values())
+            + sum(left_out["arcs_of_other_relations"].values())
+            + left_out["arcs_with_an_unread_word"]
+            + left_out["arcs_of_root_and_punctuation"]
+        )
+        assert not set(part["arcs"]) & set(left_out["arcs_of_other_relations"])
+    for row in STORED["rows"]:
+        assert row["arcs"] == STORED["test"]["arcs"][row["relation"]]
+        assert row["arcs_chosen"] == STORED["dev"]["arcs"][row["relation"]]
+
+
+def test_rows_of_the_treebank_are_consistent():
+    seeds = len(treebank.SETTINGS["twin_seeds"])
+    for row in STORED["rows"]:
+        chosen, other = row["all_heads_chosen"], row["all_heads"]
+        assert len(chosen) == len(other) == 72
+        head = without_heads.NAMES.index(row["head"])
+        assert row["chosen"] == chosen[head] == max(chosen)  # chosen on DEV …
+        assert row["accuracy"] == other[head]  # … and reported on TEST
+        for name, interval in INTERVALS.items():
+            low, high = row[interval]
+            assert low <= row[name] <= high
+        lift = row["accuracy"] - row["offset_accuracy"]
+        assert row["lift"] == pytest.approx(lift, abs=2e-4)
+        assert len(row["untrained"]) == len(row["sharpened"]) == seeds
+        assert all(0 <= x <= row["reachable"] <= 1 for x in other)
+        assert row["permuted"] <= row["permuted_most"]
+
+
+def test_the_two_directions_are_one_arc_both_ways():
+    rows = {(row["relation"], row["direction"]): row for row in STORED["rows"]}
+    for relation in treebank.RELATIONS:
+        there, back = (rows[relation, each] for each in treebank.DIRECTIONS)
+        assert there["offset"] == -back["offset"]
+        for same in ("offset_accuracy", "chance", "distance"):
+            assert there[same] == back[same]
+        assert there["reachable"] == 1 >= back["reachable"]
+
+
+def test_no_text_of_the_treebank_is_stored():
+    known = json.dumps([treebank.SETTINGS, treebank.DATA, STORED["model"]])
+    heads = without_heads.NAMES
+    for row in STORED["rows"]:
+        words = {x for x in row.values() if isinstance(x, str)}
+        assert len(words) == 3 and all(x in known or x in heads for x in words)
+    for part in (STORED["dev"], STORED["test"]):
+        assert not any(isinstance(x, str) for x in part.values())
+    assert (studies.FOLDER / "treebank.json").stat().st_size < 100_000
+
+
+def test_yardsticks():
+    pieces = torch.tensor([[1, 2, 1, 0, 3, 2, 1, 1]])  # of the words; seven were read
+    reading = treebank.Reading((), torch.zeros(1, 8, 1), pieces, ("0.0",))
+
+    def arcs(*pairs):
+        word, partner = torch.tensor(pairs).T
+        return treebank.Arcs(word * 0, word, partner, ("x",) * len(word))
+
+    to_head = arcs((0, 2), (1, 2), (2, 4), (5, 6), (6, 4))
+    assert treebank.chance(reading, to_head) == pytest.approx(1 / 6)
+    assert treebank.even(reading, to_head) == pytest.approx(2 / 5)  # 4 has the most
+    assert treebank.even(reading, arcs((4, 2))) == 0  # but is not its own partner
+    reading = reading._replace(pieces=torch.tensor([[1, 2, 2, 1, 2, 1, 1, 1]]))
+    for pair, wanted in (((0, 2), 1 / 3), ((1, 2), 1 / 2), ((5, 6), 0)):
+        assert treebank.even(reading, arcs(pair)) == pytest.approx(wanted), pair
+    assert treebank.reachable(to_head) == 1
+    assert treebank.reachable(arcs((2, 0), (2, 1), (4, 2))) == 2 / 3  # one for a word
+
+
+def block(name, words, heads, relations):
+    """Return the lines of a sentence; "_" in a relation stands for no space."""
+    rows = zip(words.split(), heads, relations.split())
+    return f"# sent_id = {name}\n" + "".join(
+        f"{i}\t{word}\t_\tX\t_\t_\t{head}\t{relation}\t_\t_\n"
+        for i, (word, head, relation) in enumerate(rows, 1)
+    )
+
+
+DET = ([2, 3, 0, 5, 3, 3], "det nsubj root det obj punct")
+TINY_DEV = [
+    block("1", "The dog saw a cat .", *DET),
+    block("2", "Every child reads some book .", *DET),
+    block("3", "The very old house burned .", [4, 3, 4, 5, 0, 5],
+          "det advmod amod nsubj root punct"),
+]  # fmt: skip
+TINY_TEST = [
+    block("1", "A bird sang the song !", *DET),
+    block("2", "My friend is a \ufe0f doctor", [2, 6, 6, 6, 6, 0],
+          "nmod:poss nsubj cop det amod root"),
+    block("3", "word " * 30, [0] + [1] * 29, "root " + "conj " * 29),
+    "1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_\n"
+    "1\tDo\t_\tAUX\t_\t_\t3\taux\t_\t_\n"
+    "2\tn't\t_\tPART\t_\t_\t3\tadvmod\t_\t_\n"
+    "3\tgo\t_\tVERB\t_\t_\t0\troot\t_\t_\n"
+    "3.1\tgo\t_\tVERB\t_\t_\t_\t_\t_\t_\n",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Return two paths, and the study of them with few repetitions."""
+    folder = tmp_path_factory.mktemp("tiny")
+    paths = folder / "dev.conllu", folder / "test.conllu"
+    for path, sentences in zip(paths, (TINY_DEV, TINY_TEST)):
+        path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    before = dict(treebank.SETTINGS)
+    treebank.SETTINGS.update(max_length=30, twin_seeds=[0], permutations=3)
+    yield paths, treebank.study(*paths)
+    treebank.SETTINGS.update(before)
+
+
+def test_what_is_left_out_is_said(tiny):
+    _, found = tiny
+    test = found["test"]
+    assert test["sentences"] == 4 and test["sentences_read"] == 3
+    assert test["words"] == 6 + 6 + 30 + 3
+    assert test["multiword_tokens_read_as_their_words"] == 1
+    assert test["longest_in_pieces"] == 8
+    assert test["left_out"] == {
+        "sentences_too_long": 1,
+        "words_of_sentences_too_long": 30,
+        "words_without_pieces": 1,
+        "empty_nodes": 1,
+        "arcs_with_an_unread_word": 29 + 1,  # too long; amod of a sign without pieces
+        "arcs_of_root_and_punctuation": 4 + 1,
+        "arcs_of_other_relations": {},
+    }
+    assert test["arcs"]["det"] == 3 and test["arcs"]["amod"] == 0
+    assert sum(test["arcs"].values()) == 10
+    assert found["data"].keys() == {"sha256"}  # of other files no source is claimed
+    in_both = ["det", "nsubj", "obj", "advmod"]
+    assert [row["relation"] for row in found["rows"]][::2] == in_both
+    det = found["rows"][0]
+    assert (det["relation"], det["direction"]) == ("det", "to head")
+    assert (det["arcs_chosen"], det["arcs"]) == (5, 3)
+    assert (det["offset"], det["offset_chosen"]) == (1, 0.8)
+    assert det["offset_accuracy"] == pytest.approx(2 / 3, abs=1e-4)
+
+
+def test_the_digest_is_of_what_was_read(tiny, tmp_path, monkeypatch):
+    """Each file becomes another one right after it was read."""
+    paths, read = [tmp_path / path.name for path in tiny[0]], Path.read_bytes
+    for path, old in zip(paths, tiny[0]):
+        path.write_bytes(old.read_bytes())
+
+    def read_and_replaced(path):
+        data = read(path)
+        if path in paths:
+            path.write_bytes(data.replace(b"dog", b"cow") + b"\n")
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_replaced)
+    assert treebank.read_files(*paths)[1] == tiny[1]["data"]
+
+
+def test_chosen_on_the_first_file(tiny):
+    """With the files exchanged, what was reported is what is chosen, and back."""
+    (dev, test), result = tiny
+    _, *swapped = treebank.again({}, test, dev)
+    for there, back in zip(result["rows"], swapped, strict=True):
+        assert there["relation"] == back["relation"]
+        assert there["direction"] == back["direction"]
+        assert back["chosen"] == max(there["all_heads"])
+        assert there["chosen"] == max(there["all_heads_chosen"])
+
+
+def test_the_study_is_deterministic_and_another_treebank_is_told(
+    tiny, monkeypatch, capsys, tmp_path
+):
+    files = list(map(str, tiny[0]))
+    assert front_door.main(["treebank", *files, "--check"]) == 1
+    said = capsys.readouterr().out
+    for name in ("data", "dev", "test", "relations"):
+        assert f"all: {name}" in said
+    for module in (studies, front_door):
+        monkeypatch.setattr(module, "FOLDER", tmp_path)
+    assert front_door.main(["treebank", *files]) == 0
+    assert (tmp_path / "treebank.json").read_text("utf-8") == as_json(tiny[1])
+    assert front_door.main(["treebank", "--check", *files]) == 0
+    with pytest.raises(SystemExit):
+        front_door.main(["treebank", files[0]])
