@@ -281,9 +281,9 @@ def minutes_findings(page, books):
             yield f"README.md: no row has {name}, {core} minutes; deeper, {deeper}"
 
 
-def notebooks():
+def notebooks(root=ROOT):
     """The paths of all notebooks: the cores, and then the deeper ones."""
-    folder = ROOT / "notebooks"
+    folder = root / "notebooks"
     return [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]
 
 
