@@ -3,11 +3,11 @@
 usage: .venv/bin/python -m pytest -m "slow or nightly" .ci/test_in_colab.py
 
 The set-up cell clones the course from "GitHub": git finds this working tree there, and
-may reach nothing else. `google.colab` can be imported; the packages of the tests cannot,
-nor those of a later lesson until a cell installs them. The versions are those of this environment, not
-Colab's, and the encoder is here already, not at the model hub. Every run of .ci/run
-tries the cores; their deeper notebooks, which have the same set-up cell, wait for the
-nightly one.
+may reach nothing else. `google.colab` can be imported; the tests' packages cannot,
+nor those of a later lesson until a cell installs them. The versions are those of this
+environment, not Colab's, and the encoder is here already, not at the model hub. Every
+run of .ci/run tries the cores; their deeper notebooks have the same set-up cell, and
+wait for the nightly run.
 """
 
 import os
@@ -38,9 +38,13 @@ PathFinder.find_spec = lambda name, path=None, target=None: everywhere(
 
 
 def each():
-    marks = {"core": pytest.mark.slow, "deeper": pytest.mark.nightly}
+    """Every notebook: of each run of .ci/run, or only of the nightly one."""
+    marks = {True: pytest.mark.nightly, False: pytest.mark.slow}
     books = [house.Notebook(path) for path in house.notebooks()]
-    return [pytest.param(b.path, id=b.name, marks=marks[b.kind]) for b in books]
+    return [
+        pytest.param(book.path, id=book.name, marks=marks[book.kind == "deeper"])
+        for book in books
+    ]
 
 
 def run_git(*arguments):

@@ -2,10 +2,10 @@
 
 usage: .venv/bin/python -m pytest -m "slow or nightly" .ci/test_in_jupyterlab.py
 
-Every run of .ci/run opens all notebooks, runs the cores with a head viewer, which only a
-browser can try, and follows a learner through two lessons. What a cell computes has
-been executed and compared by then, in the same kernel: so only the nightly run runs all
-of them here, too. A page may ask nothing of the network.
+Every run of .ci/run opens all notebooks, runs the cores with a head viewer, which only
+a browser can try, and follows a learner through two lessons. What a cell computes has
+been executed and compared by then, in the same kernel: so only the nightly run runs
+them all here, too. A page may ask nothing of the network.
 """
 
 import json
