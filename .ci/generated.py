@@ -89,7 +89,6 @@ def parts_of(path, cells):
         asked = reading.asks(inside)
         minutes = reading.A_CELL * asked["visible"]
         minutes += asked["words"] / reading.WORDS_A_MINUTE
-        name, _, _ = f"{lesson} §{heading}".partition(" ")
         if number := re.match(r"\d+", heading):
             name = f"{lesson} §{heading}"
             parts[f"{lesson} §{number[0]}"] = (

@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import subprocess
 
 import house
 import pytest
@@ -56,23 +55,11 @@ def test_publish(tmp_path):
     assert publish("ada/attention")[1] == once
 
 
-def test_origin(tmp_path):
-    git = ["git", "-C", tmp_path]
-    subprocess.run([*git, "init", "-q"], check=True)
-    with pytest.raises(SystemExit, match="OWNER/NAME"):
-        PUBLISH["origin"](tmp_path)
-    subprocess.run([*git, "remote", "add", "origin", "none"], check=True)
-    for url in (
-        "https://github.com/ada/attention",
-        "https://token@github.com/ada/attention.git/",
-        "git@github.com:ada/attention.git",
-        "ssh://git@github.com/ada/attention.git",
-    ):
-        subprocess.run([*git, "remote", "set-url", "origin", url], check=True)
-        assert PUBLISH["valid"](PUBLISH["origin"](tmp_path)) == "ada/attention"
-
-
 @pytest.mark.parametrize("address", ["", "a", "a/b/c", "-a/b", "a/..", 'a/b"', "a b/c"])
 def test_invalid(address):
     with pytest.raises(SystemExit, match="OWNER/NAME"):
         PUBLISH["valid"](address)
+
+
+def test_a_clone_address_names_the_repository():
+    assert PUBLISH["valid"]("ada/attention.git") == "ada/attention"
