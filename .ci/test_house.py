@@ -225,7 +225,7 @@ def test_what_is_allowed(monkeypatch):
     raises = puts(PRINTS + 2, "metadata", {"tags": ["raises-exception"]})
     assert "outputs" in house.Notebook(CORE).cells[PRINTS + 2]
     for change in (
-        inserts(IGNORED, CHECK),
+        inserts(IGNORED | {"outputs": [stream("0.123456")]}, CHECK),
         inserts(SO, code("progress()", tags=["nbval-ignore-output"])),
         puts(PRINTS, "outputs", [stream(says_much), display(text_html=coded)]),
         appends(LAST, "```\n[a](none)\n```\n`[b](none)` and $f[i](x)$"),

@@ -97,5 +97,6 @@ def test_a_notebook_runs_alone(path, tmp_path, course_on_github):
     try:
         client.execute(env=env, stderr=subprocess.DEVNULL)
     except Exception as error:
-        pytest.fail(f"{error}\nin the cell\n{at[-1:]}")
+        cell = at[-1] if at else "none"
+        pytest.fail(f"{error}\nin the cell\n{cell}", pytrace=False)
     assert (content / "attention-head-by-head" / "utils").is_dir()
