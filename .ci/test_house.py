@@ -159,7 +159,7 @@ BREAKERS = [
     ("caption", figure(PICTURE, PICTURE, BELOW), BARE),
     ("caption", figure(PICTURE, below("Head 2")), "40+ letters"),
     ("caption", figure(PICTURE, below("no number " * 5)), "with numbers"),
-    ("alt_text", appends(LAST, f"![]({CORE.name})"), "without alt text"),
+    ("alt_text", appends(LAST, f"![ ]({CORE.name})"), "without alt text"),
     ("alt_text", appends(LAST, f'<img src="{CORE.name}">'), "without alt text"),
     ("compared_by_nbval", inserts(*9 * [SO, IGNORED, CHECK]), "outputs ignored"),
     ("compared_by_nbval", tagged("nbval-skip"), "nbval-skip"),
