@@ -89,10 +89,13 @@ def book(*texts):
 def test_words(source):
     two = "## Words of this lesson\n\n- **query**: it *looks*.\n- **`key`**: is found."
     lesson = {"notebooks/01_a.ipynb": book(two, "- **Ada**: a paper")}
-    made = generated.words(lesson, lambda line, path: f"{line} in {path[-10:]}")
+    later = {"notebooks/02_b.ipynb": book(two.partition("\n- **`")[0])}
+    later = json.loads(json.dumps(later).replace("it *looks*", "again"))
+    made = generated.words(lesson | later, lambda line, path: f"{line} in {path[-10:]}")
     link = "in 01_a.ipynb [Lesson 01](notebooks/01_a.ipynb)\n"
     keys = f"\n## K\n\n- **`key`**: is found. {link}"
-    assert made.endswith(f"{keys}\n## Q\n\n- **query**: it *looks*. {link}")
+    again = f"- **query**: again. {link.replace('01', '02').replace('_a', '_b')}"
+    assert made.endswith(f"{keys}\n## Q\n\n- **query**: it *looks*. {link}{again}")
     with pytest.raises(SystemExit, match="notebooks/03_c.ipynb.*one line"):
         wrong = book("## Words of this lesson\n- **key** is found")
         generated.words({"notebooks/03_c.ipynb": wrong}, None)
@@ -145,6 +148,15 @@ def test_a_lab():
 ## The end
 """
     assert generated.labs(LAB, {path: lesson}) == made
+
+    def longer(minutes):
+        words = "a " * int(minutes * 97.5)  # in a class
+        lesson["cells"][0]["source"] = f"## 1 The one\n\n{words}"
+        return generated.labs(LAB, {path: lesson})
+
+    assert "| 84–90 | | Questions" in longer(68)  # 16 are of the exercise
+    with pytest.raises(SystemExit, match="86 minutes, and no time for questions"):
+        longer(70)
 
 
 def test_the_labs_name_what_the_lessons_have():
