@@ -1,11 +1,15 @@
-"""What a page asks of its reader, counted: code cells, words, figures and minutes."""
+"""What a page asks of its reader, counted: the one clock of pages, README and rules."""
 
 import re
 
-# A core lesson at most; `minutes` counts 20 s a visible code cell, 200 words a minute
-# and twice the minutes that the cards of the exercises state.
-BUDGET = {"visible": 45, "figures": 8, "exercises": 3, "minutes": 80}
-RUN = 2  # visible code cells without a sentence between them
+# A core lesson at most; of minutes, any page.
+BUDGET = {"visible": 45, "figures": 8, "exercises": 3}
+MINUTES = 100
+# Pages that were rewritten have at most six sections: paths from notebooks/.
+REWRITTEN, SECTIONS = (), 6
+# A visible code cell takes half a minute, and a question of "Check yourself" two; the
+# cards of the exercises state the minutes that a reader needs.
+A_CELL, WORDS_A_MINUTE, A_QUESTION = 0.5, 130, 2
 
 
 def text(source):
@@ -28,33 +32,27 @@ def words(markdown):
     return len(re.sub(r"\$[^$]*\$|`[^`]*`", "x", markdown).split())
 
 
-def runs(cells):
-    """Yield (visible code cell, how many of them stand since the last text)."""
-    run = 0
-    for cell in cells:
-        if cell["cell_type"] == "markdown":
-            run = 0
-        elif not is_folded(cell):
-            run += 1
-            yield cell, run
+def questions(markdown):
+    """The number of questions under "Check yourself", each in a fold or plain."""
+    asked = re.findall(r"^(?:<details><summary>)?\d+\. ", markdown, flags=re.M)
+    return len(asked) if "Check yourself" in markdown else 0
 
 
 def asks(cells):
     """Return {what: how much} that these cells ask of their reader."""
     texts = [text(c["source"]) for c in cells if c["cell_type"] == "markdown"]
     code = [c for c in cells if c["cell_type"] == "code"]
+    pictures = ["image/png" in o.get("data", {}) for c in code for o in c["outputs"]]
     cards = [int(m) for s in texts for m in re.findall(r"·\s*(\d+) minutes", s)]
-    stated = re.findall(r"(\d+) minutes", "\n".join(texts))
+    stated = re.search(r"(\d+) minutes", "\n".join(texts))
     counted = {
         "visible": sum(not is_folded(cell) for cell in code),
         "words": sum(map(words, texts)),
-        "figures": sum(
-            "image/png" in o.get("data", {}) for c in code for o in c["outputs"]
-        ),
+        "figures": sum(pictures),
         "exercises": len(cards),
+        "sections": sum(len(re.findall(r"^## \d", s, flags=re.M)) for s in texts),
     }
-    minutes = counted["visible"] / 3 + counted["words"] / 200 + 2 * sum(cards)
-    return counted | {
-        "minutes": round(minutes),
-        "stated": int(stated[0]) if stated else 0,
-    }
+    minutes = A_CELL * counted["visible"] + counted["words"] / WORDS_A_MINUTE
+    minutes += sum(cards) + A_QUESTION * sum(map(questions, texts))
+    counted["minutes"] = round(minutes)
+    return counted | {"stated": int(stated[1]) if stated else 0}

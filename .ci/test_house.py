@@ -1,32 +1,85 @@
-"""Tests of the house rules: each fails on the notebooks that break it, and only it."""
+"""The house rules: each is broken by a change of lesson 01, and says so in words."""
 
 import json
 import re
 from html import escape
+from pathlib import Path
 
 import house
+import links
 import pytest
+import reading
 
-FIRST = """# 01 A title
-
-[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/OWNER/NAME/blob/main/notebooks/01_good.ipynb)
-
-*You will be able to* read [the end](#What-you-now-know) and [itself](01_good.ipynb).
-"""
-LAST = "## What you now know\n\nMuch.\n\n## Check yourself\n\n![a cat](cat.png)\n"
+CORE, SECOND = house.notebooks()[:2]
+DEEPER = CORE.parent / "deeper" / CORE.name
 CAPTION = "Head 2 puts 1.00 of its weight on <pad> & → the previous token; null 0.06."
-
-
 FOLDED = {**house.FOLDED, "tags": [house.FOLDED_TAG]}
 
 
-def markdown(name, source):
-    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+def changed(path, *changes):
+    """The findings in a stored notebook that was changed."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    for change in changes:
+        change(stored)
+    return house.findings(path, json.dumps(stored, ensure_ascii=False))
 
 
-def code(number, source, *outputs, **metadata):
-    cell = {"cell_type": "code", "id": f"code-{number}", "execution_count": number}
-    return cell | {"metadata": metadata, "outputs": list(outputs), "source": source}
+def number_of(fits):
+    cells = house.Notebook(CORE).cells
+    return next(n for n, cell in enumerate(cells) if fits(cell))
+
+
+def outputs(cell):
+    return [key for o in cell.get("outputs", []) for key in o.get("data", o)]
+
+
+FIRST, LAST = 0, -1  # texts
+SETUP = number_of(lambda cell: "outputs" in cell)
+PRINTS = number_of(lambda cell: "name" in outputs(cell) and not cell["metadata"])
+FIGURE = number_of(lambda cell: "image/png" in outputs(cell))
+# the cell after a text, so that one more visible cell is no third in a row
+THERE = number_of(lambda cell: house.tags(cell) == {"nbval-ignore-output"})
+
+
+# --- changes ---
+
+
+def puts(index, key, value):
+    return lambda nb: nb["cells"][index].update({key: value})
+
+
+def replaces(index, old, new):
+    def change(nb):
+        source = house.text(nb["cells"][index]["source"])
+        assert old in source
+        nb["cells"][index]["source"] = source.replace(old, new)
+
+    return change
+
+
+def appends(index, line):
+    def change(nb):
+        source = house.text(nb["cells"][index]["source"])
+        nb["cells"][index]["source"] = f"{source}\n{line}"
+
+    return change
+
+
+def inserts(*cells):
+    """Puts cells into the middle, and numbers all anew."""
+
+    def change(nb):
+        nb["cells"][THERE:THERE] = map(dict, cells)
+        for number, cell in enumerate(nb["cells"]):
+            cell["id"] = f"cell-{number}"
+        for number, cell in enumerate(c for c in nb["cells"] if "outputs" in c):
+            cell["execution_count"] = number + 1
+
+    return change
+
+
+def everywhere(old, new):
+    return lambda nb: nb.update(json.loads(json.dumps(nb).replace(old, new)))
 
 
 def stream(text, name="stdout"):
@@ -38,298 +91,201 @@ def display(**data):
     return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
-def shown(caption, png="iVBO"):
-    """The outputs of a figure: the picture and, under it, its caption."""
-    html = f'<p style="opacity: 0.8">{escape(caption).replace(" →", "&nbsp;→")}</p>'
-    return [display(image_png=png), display(text_html=html, text_plain=caption)]
-
-
-def good():
-    """A notebook that breaks no rule."""
-    cells = [
-        markdown("first", f"{FIRST}\n{house.SETUP_LINE}"),
-        code(1, house.SETUP_CELL, **FOLDED),
-        code(2, "print(shares)", stream("0.125 and 1e-05\n")),
-        code(3, "show(figure)", *shown(CAPTION)),
-        markdown("last", LAST),
-    ]
-    kind = {"metadata": house.METADATA, "nbformat": 4, "nbformat_minor": 5}
-    return {"cells": cells, **kind}
-
-
-def findings(folder, book, name="01_good.ipynb"):
-    (folder / "cat.png").touch()
-    (folder / name).write_text(json.dumps(book), encoding="utf-8")
-    return house.findings(folder / name)
-
-
-# What breaks the good notebook: each returns a function that changes it.
-
-
-def puts(index, key, value):
-    return lambda nb: nb["cells"][index].update({key: value})
-
-
-def replaces(index, old, new):
-    def breaks(nb):
-        source = nb["cells"][index]["source"]
-        assert old in source
-        nb["cells"][index]["source"] = source.replace(old, new)
-
-    return breaks
-
-
-def appends(index, line):
-    def breaks(nb):
-        nb["cells"][index]["source"] += "\n" + line
-
-    return breaks
-
-
-def says(text, **mimes):
-    """The second code cell's output is another."""
-    return puts(2, "outputs", [display(**mimes) if mimes else stream(text)])
+def says(*outputs, **mimes):
+    given = [display(**mimes)] if mimes else map(stream, outputs)
+    return puts(PRINTS, "outputs", list(given))
 
 
 def tagged(*tags):
-    return puts(2, "metadata", {"tags": list(tags)})
+    return puts(PRINTS, "metadata", {"tags": list(tags)})
 
 
 def figure(*outputs):
-    return puts(3, "outputs", list(outputs))
+    return puts(FIGURE, "outputs", list(outputs))
 
 
+def below(caption):
+    html = f'<p style="opacity: 0.8">{escape(caption).replace(" →", "&nbsp;→")}</p>'
+    return display(text_html=html, text_plain=caption)
+
+
+def markdown(source):
+    return {"cell_type": "markdown", "metadata": {}, "source": source}
+
+
+def code(source, **metadata):
+    cell = {"cell_type": "code", "metadata": metadata, "outputs": []}
+    return cell | {"source": source}
+
+
+# --- rule, change, words ---
+
+PICTURE, BELOW = display(image_png="iVBO"), below(CAPTION)
+ID = house.Notebook(CORE).cells[LAST]["id"]
 ERROR = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
-WIDGET = "application_vnd.jupyter.widget-view+json"
-LONG = "x = " + "1 + " * 30 + "1"
-BREAKERS = [  # the rule, and a change of the good notebook that breaks it
-    ("file_format", lambda nb: nb.update(nbformat_minor=4)),
-    ("file_format", figure(*shown(CAPTION, png="A" * 10**6))),
-    ("metadata", lambda nb: nb.update(metadata={})),
-    ("metadata", puts(2, "metadata", {"execution": {}})),
-    ("metadata", lambda nb: nb["cells"][3]["outputs"][0].update(metadata={"a": 1})),
-    ("ids", puts(2, "id", "first")),
-    ("ids", lambda nb: nb["cells"][2].pop("id")),
-    ("executed_in_order", puts(2, "execution_count", None)),
-    ("executed_in_order", puts(2, "execution_count", 7)),
-    ("executed_in_order", puts(2, "source", " ")),
-    ("progress_is_not_stored", puts(2, "source", "progress()")),
-    ("progress_is_not_stored", appends(2, "progress()")),
-    ("progress_is_not_stored", appends(2, "total = utils.progress()")),
-    ("no_error", puts(2, "outputs", [ERROR])),
-    ("no_stderr", lambda nb: nb["cells"][2]["outputs"][0].update(name="stderr")),
-    ("no_fragile_mime_type", says("", **{"image_svg+xml": "<svg>"})),
-    ("no_fragile_mime_type", says("", **{WIDGET: {}})),
-    ("nothing_of_this_machine", says("<Line2D at 0x7f12ab34cd>")),
-    ("nothing_of_this_machine", says("read /usr/share/file.txt")),
-    ("nothing_of_this_machine", says("C:\\Users\\me")),
-    ("nothing_of_this_machine", says("", text_html="<p>~/course/utils/a.py</p>")),
-    ("digits", says("0.123456")),
-    ("digits", says("5.96e-08")),
-    ("digits", says("6e-08")),
-    ("caption", figure(shown(CAPTION)[0])),
-    ("caption", figure(*shown(CAPTION)[::-1])),
-    ("caption", figure(shown(CAPTION)[0], display(text_plain=CAPTION))),
-    ("caption", figure(shown(CAPTION)[0], stream(CAPTION))),
-    ("caption", figure(display(image_png="", text_plain="<Fig>"), shown(CAPTION)[1])),
-    ("caption", figure(shown(CAPTION)[0], *shown(CAPTION))),
-    ("caption", figure(*shown("Head 2"))),
-    ("caption", figure(*shown("Which head does what is here without any number"))),
-    ("alt_text", appends(4, "![](cat.png)")),
-    ("alt_text", appends(4, '<img src="cat.png">')),
-    ("compared_by_nbval", tagged("nbval-ignore-output")),
-    ("compared_by_nbval", tagged("nbval-skip")),
-    ("compared_by_nbval", appends(2, "# NBVAL_IGNORE_OUTPUT")),
-    ("set_up_cell", appends(1, "import math")),
-    ("set_up_cell", replaces(1, "COURSE_REPO_URL", "FORCE_REPO_URL")),
-    ("folding", puts(1, "metadata", {})),
-    ("folding", puts(1, "metadata", house.FOLDED)),
-    ("folding", puts(1, "metadata", {**FOLDED, "jupyter": {}})),
-    ("folding", puts(2, "metadata", FOLDED)),
-    ("folding", puts(2, "metadata", {"cellView": "form"})),
-    ("set_up_cell", puts(0, "source", FIRST)),
-    ("set_up_cell", appends(0, "More.")),
-    ("size_of_cells", puts(2, "source", "pass\n" * 26)),
-    ("size_of_cells", puts(2, "source", LONG)),
-    ("frame", replaces(0, "# 01", "# 02")),
-    ("frame", puts(4, "source", "## What you now know\n")),
-    ("links", appends(4, "[next](02_none.ipynb)")),
-    ("links", appends(4, "[up](#No-such-heading)")),
-    ("links", appends(4, "[up](01_good.ipynb#what-you-now-know)")),
-    ("links", appends(4, "[root](/cat.png)")),
-    ("links", appends(4, '<a href="none.png">x</a>')),
-    ("links", appends(4, "[ref]: none.md")),
-    ("colab_badge", replaces(0, "blob/main/notebooks/01", "blob/main/01")),
-    ("colab_badge", replaces(0, "OWNER", "other")),
-]
+SO, ONE = markdown("So."), code("1")
+IGNORED = code("train()", tags=["nbval-ignore-output"])
+CHECK = code("# @title Check: it learns\nassert loss < 1", **FOLDED)
+DRAW = code("# @title Draw: the loss\nshow(figure)", **FOLDED)
+PATH, BARE = "prints the address or path", "a picture without a caption"
+BREAKERS = [
+    ("file_format", lambda nb: nb.update(nbformat_minor=4), "nbformat"),
+    ("file_format", figure(display(image_png="A" * 10**6), BELOW), "1 MB or more"),
+    ("metadata", lambda nb: nb.update(metadata={}), "notebook metadata"),
+    ("metadata", puts(PRINTS, "metadata", {"execution": {}}), "['execution']"),
+    ("metadata", figure(PICTURE | {"metadata": {"a": 1}}, BELOW), "an output with"),
+    ("ids", puts(SETUP, "id", ID), "are ids of several cells"),
+    ("ids", lambda nb: nb["cells"][SETUP].pop("id"), "[''] are no ids"),
+    ("executed_in_order", puts(SETUP, "execution_count", 7), "count 7, not 1"),
+    ("executed_in_order", puts(PRINTS, "source", " "), "an empty code cell"),
+    ("progress_is_not_stored", puts(PRINTS, "source", "progress()"), "a total that"),
+    ("progress_is_not_stored", appends(PRINTS, "a = progress()"), "stands alone"),
+    ("no_error", puts(PRINTS, "outputs", [ERROR]), "stores E"),
+    ("no_stderr", puts(PRINTS, "outputs", [stream("oh", "stderr")]), "stderr 'oh'"),
+    ("no_fragile_mime_type", says(**{"image_svg+xml": "<svg>"}), "svg"),
+    ("no_fragile_mime_type", says(application_widget={}), "widget"),
+    ("nothing_of_this_machine", says("<Line2D at 0x7f12ab34cd>"), PATH),
+    ("nothing_of_this_machine", says("in /usr/share/file.txt"), PATH),
+    ("nothing_of_this_machine", says("C:\\Users\\me"), PATH),
+    ("nothing_of_this_machine", says(text_html="<p>~/a/b.py</p>"), PATH),
+    ("digits", says("0.123456"), "0.123456"),
+    ("digits", says("5.96e-08"), "5.96e-08"),
+    ("digits", says("6e-08"), "6e-08"),
+    ("caption", figure(PICTURE), BARE),
+    ("caption", figure(BELOW, PICTURE), BARE),
+    ("caption", figure(PICTURE, display(text_plain=CAPTION)), BARE),
+    ("caption", figure(PICTURE, stream(CAPTION)), BARE),
+    ("caption", figure(display(image_png="", text_plain="<Fig>"), BELOW), BARE),
+    ("caption", figure(PICTURE, PICTURE, BELOW), BARE),
+    ("caption", figure(PICTURE, below("Head 2")), "40+ letters"),
+    ("caption", figure(PICTURE, below("no number " * 5)), "with numbers"),
+    ("alt_text", appends(LAST, f"![ ]({CORE.name})"), "without alt text"),
+    ("alt_text", appends(LAST, f'<img src="{CORE.name}">'), "without alt text"),
+    ("compared_by_nbval", inserts(*9 * [SO, IGNORED, CHECK]), "outputs ignored"),
+    ("compared_by_nbval", tagged("nbval-skip"), "nbval-skip"),
+    ("compared_by_nbval", appends(PRINTS, "# NBVAL_IGNORE_OUTPUT"), "nbval comment"),
+    ("compared_by_nbval", inserts(IGNORED), "no folded cell"),
+    ("compared_by_nbval", inserts(IGNORED, DRAW), "no folded cell"),
+    ("set_up_cell", appends(SETUP, "import math"), "not as in"),
+    ("set_up_cell", appends(SETUP - 1, "More."), "not as in"),
+    ("folding", puts(SETUP, "metadata", house.FOLDED), "not folded everywhere"),
+    ("folding", puts(SETUP, "metadata", {**FOLDED, "jupyter": {}}), "not folded"),
+    ("folding", puts(PRINTS, "metadata", FOLDED), "without a title"),
+    ("folding", puts(PRINTS, "metadata", {"cellView": "form"}), "without a title"),
+    ("text_between", inserts(ONE, ONE), "three visible code cells"),
+    ("budget", replaces(FIRST, " minutes", "0 minutes"), "minutes, but asks"),
+    ("budget", replaces(FIRST, " minutes", " moments"), "minutes, but asks"),
+    ("budget", inserts(*20 * [SO, ONE, SO]), "visible, 45 at most"),
+    ("budget", inserts(*9 * [DRAW | {"outputs": [PICTURE, BELOW]}]), "figures, 8 at"),
+    ("budget", inserts(markdown("*1 · 1 minutes")), "4 exercises, 3 at most"),
+    ("budget", inserts(markdown("*1 · 90 minutes")), "minutes, 100 at most"),
+    ("size_of_cells", puts(PRINTS, "source", "pass\n" * 26), "26 lines of code"),
+    ("size_of_cells", puts(PRINTS, "source", "1 + " * 30 + "1"), "88 characters"),
+    ("frame", replaces(FIRST, "# 01", "# 02"), "begins not with '# 01 Title'"),
+    ("frame", replaces(FIRST, "remember one thing", "see"), "no 'If you remember one"),
+    ("frame", everywhere("](deeper/", "](./deeper/"), "no '](deeper/"),
+    ("links", appends(LAST, "[next](02_none.ipynb)"), "no such file"),
+    ("links", appends(LAST, "[up](#No-such-heading)"), "no such heading"),
+    ("links", appends(LAST, f"[up]({CORE.name}#check-yourself)"), "no such heading"),
+    ("links", appends(LAST, "[root](/cat.png)"), "no such file"),
+    ("links", appends(LAST, '<a href="none.png">x</a>'), "no such file"),
+    ("links", appends(LAST, "[ref]: none.md"), "no such file"),
+    ("colab_badge", replaces(FIRST, "blob/main/notebooks/01", "blob/main/01"), "one"),
+    ("colab_badge", replaces(FIRST, "com/github/", "com/github/x"), "different rep"),
+]  # fmt: skip
 
 
-def test_good_notebook(tmp_path):
-    assert findings(tmp_path, good()) == []
+@pytest.mark.parametrize("name, change, words", BREAKERS)
+def test_a_rule_is_broken(monkeypatch, name, change, words):
+    if name not in ("budget", "alt_text", "links", "set_up_cell"):
+        monkeypatch.setattr(house, "of_reader", text_between)
+    path = SECOND if name == "set_up_cell" else CORE
+    found = changed(path, change)
+    assert any(words in message for message in found), found
+    assert all(message.endswith(f"[{name}]") for message in found), found
 
 
-@pytest.mark.parametrize("name, breaks", BREAKERS)
-def test_rule_fails(tmp_path, name, breaks):
-    book = good()
-    breaks(book)
-    found = findings(tmp_path, book)
-    assert found and all(message.endswith(f"[{name}]") for message in found), found
+def text_between(book, of_reader=house.of_reader):
+    """A changed page asks for another time."""
+    return (wrong for wrong in of_reader(book) if wrong[0] != "budget")
 
 
-CORE = """
-*After this lesson you can* read. *If you remember one thing:* read. *Time* 10 minutes.
-[deeper](deeper/01_good.ipynb)
-"""
-LAST_OF_CORE = LAST + "\n## Words of this lesson\n"
-FIRST_OF_DEEPER = FIRST.replace("books/01", "books/deeper/01").replace("(01", "(../01")
+def test_every_rule_is_broken_once():
+    source = Path(house.__file__).read_text(encoding="utf-8")
+    rules = set(re.findall(r'(?:yield|name =|yield cell,) \(?"(\w+)"', source))
+    assert rules == {name for name, *_ in BREAKERS}
 
 
-def core():
-    """A core that breaks no rule: it has a deeper notebook, and asks for 10 minutes."""
-    book = good()
-    book["cells"][0]["source"] = f"{FIRST}{CORE}\n{house.SETUP_LINE}"
-    book["cells"][4]["source"] = (
-        LAST_OF_CORE + "*1 · 4 minutes · Because.*\n" + "a " * 240
-    )
-    return book
+def test_what_is_allowed(monkeypatch):
+    assert changed(CORE) == changed(DEEPER) == changed(SECOND) == []
+    monkeypatch.setattr(house, "of_reader", text_between)
+    says_much = "https://a.org/b/c 1/2/3 12.3456 0.0001 loss / step"
+    coded = "<b>read</b> <script>view('x /T./1 1.234567')</script>"  # a viewer
+    error = puts(PRINTS + 2, "outputs", [ERROR])
+    raises = puts(PRINTS + 2, "metadata", {"tags": ["raises-exception"]})
+    assert "outputs" in house.Notebook(CORE).cells[PRINTS + 2]
+    for change in (
+        inserts(IGNORED | {"outputs": [stream("0.123456")]}, CHECK),
+        inserts(SO, code("progress()", tags=["nbval-ignore-output"])),
+        puts(PRINTS, "outputs", [stream(says_much), display(text_html=coded)]),
+        appends(LAST, "```\n[a](none)\n```\n`[b](none)` and $f[i](x)$"),
+    ):
+        assert changed(CORE, change) == []
+    assert changed(CORE, error, raises) == []
 
 
-def deeper():
-    """A deeper notebook that breaks no rule."""
-    book = good()
-    asks = "*Time* 1 minutes."
-    book["cells"][0]["source"] = f"{FIRST_OF_DEEPER}\n{asks}\n{house.SETUP_LINE}"
-    return book
-
-
-def inserts(index, *cells):
-    def breaks(nb):
-        nb["cells"][index:index] = map(dict, cells)
-        numbered = (cell for cell in nb["cells"] if cell["cell_type"] == "code")
-        for number, cell in enumerate(numbered, start=1):
-            cell.update(execution_count=number, id=f"code-{number}")
-
-    return breaks
-
-
-SO = markdown("so", "So.")
-IGNORED = code(0, "train()", tags=["nbval-ignore-output"])
-CHECK = code(0, "# @title Check: it learns\nassert loss < 1", **FOLDED)
-DRAW = code(0, "# @title Draw: the loss\nshow(figure)", **FOLDED)
-MANY = [markdown(f"text-{n}", "So.") if n % 2 == 0 else code(0, "1") for n in range(90)]
-BREAKERS_OF_CORE = [
-    ("frame", replaces(0, "remember one thing", "remember")),
-    ("frame", replaces(0, "[deeper](deeper/01_good.ipynb)", "deeper")),
-    ("frame", replaces(4, "Words of this lesson", "Words")),
-    ("text_between", inserts(3, code(0, "1"))),
-    ("budget", replaces(0, "10 minutes", "11 minutes")),
-    ("budget", replaces(0, "*Time* 10 minutes.", "")),
-    ("budget", appends(4, "word " * 2300)),
-    ("budget", appends(4, "*1 · 40 minutes · Because.*")),
-    ("budget", inserts(4, *MANY)),
-    ("compared_by_nbval", inserts(3, *20 * [CHECK], SO, IGNORED)),
-    (
-        "compared_by_nbval",
-        inserts(3, *20 * [CHECK], SO, IGNORED, DRAW),
-    ),
-]
-
-
-def findings_of_core(folder, book):
-    (folder / "deeper").mkdir()
-    (folder / "deeper" / "01_good.ipynb").write_text(json.dumps(deeper()))
-    return findings(folder, book)
-
-
-def test_good_core_and_deeper_notebook(tmp_path):
-    assert findings_of_core(tmp_path, core()) == []
-    assert findings(tmp_path / "deeper", deeper()) == []
-
-
-@pytest.mark.parametrize("name, breaks", BREAKERS_OF_CORE)
-def test_rule_fails_on_a_core(tmp_path, name, breaks):
-    book = core()
-    breaks(book)
-    found = findings_of_core(tmp_path, book)
-    assert found and all(message.endswith(f"[{name}]") for message in found), found
-
-
-def test_allowed_in_a_core(tmp_path):
-    book = core()
-    inserts(3, *20 * [CHECK], SO, IGNORED, CHECK)(book)
-    assert findings_of_core(tmp_path, book) == []
-
-
-def test_a_deeper_notebook_states_its_minutes(tmp_path):
-    findings_of_core(tmp_path, core())
-    book = deeper()
-    replaces(0, "1 minutes", "2 minutes")(book)
-    (found,) = findings(tmp_path / "deeper", book)
-    assert found.endswith("states 2 minutes, but asks 1 [budget]")
-
-
-def test_a_deeper_notebook_has_a_core(tmp_path):
-    (tmp_path / "deeper").mkdir()
-    found = findings(tmp_path / "deeper", deeper(), "01_lost.ipynb")
+def test_a_deeper_notebook_has_a_core_and_states_its_minutes():
+    (found,) = changed(DEEPER, replaces(FIRST, "**Time** ", "**Time** 1"))
+    assert "minutes, but asks" in found and found.endswith("[budget]")
+    stored = DEEPER.read_text(encoding="utf-8")
+    found = house.findings(DEEPER.with_name("01_lost.ipynb"), stored)
     assert any("no ../01_lost.ipynb" in message for message in found)
     assert any("no '](../01_lost.ipynb)'" in message for message in found)
 
 
-def test_every_rule_is_tested():
-    tested = {name for name, _ in BREAKERS + BREAKERS_OF_CORE}
-    assert {check.__name__ for check in house.RULES} == tested
+def test_a_rewritten_page_has_six_sections(monkeypatch):
+    monkeypatch.setattr(
+        reading, "REWRITTEN", (DEEPER.relative_to(CORE.parent).as_posix(),)
+    )
+    (found,) = changed(DEEPER)
+    assert "sections, 6 at most" in found and changed(CORE) == []
 
 
-def test_set_up_cells_name_one_address(tmp_path):
-    findings(tmp_path, good())
-    book = json.loads(json.dumps(good()).replace("01_good", "02_too"))
-    book["cells"][0]["source"] = book["cells"][0]["source"].replace("# 01", "# 02")
-    assert findings(tmp_path, book, "02_too.ipynb") == []
-    for index in (0, 1):
-        replaces(index, "OWNER/NAME", "ada/attention")(book)
-    (found,) = findings(tmp_path, book, "02_too.ipynb")
-    assert "cell 1 (id code-1)" in found and found.endswith("[set_up_cell]")
+def test_the_clock():
+    card = "*1 · 10 minutes* Time 7 minutes\n## 1 One\n$x$ `y` [one](z)\n| table |\n"
+    text = markdown(card + "<details>fold</details>\n" + "word " * 250)
+    questions = markdown("## Check yourself\n1. Why?\n<details><summary>2. How?")
+    asked = reading.asks([text, ONE, DRAW, ONE, questions])
+    assert asked["words"] == 250 + 7 + 3 + 4 and asked["sections"] == 1
+    assert asked["visible"] == 2 and asked["exercises"] == 1
+    assert asked["minutes"] == round(10 + 2 * 0.5 + asked["words"] / 130 + 2 * 2)
+    assert asked["stated"] == 10
 
 
-def test_allowed(tmp_path):
-    book = good()
-    progress = {"source": "progress()", "metadata": {"tags": ["nbval-ignore-output"]}}
-    book["cells"].append(code(4, "") | progress)
-    puts(2, "outputs", [ERROR])(book)
-    tagged("raises-exception")(book)
-    says_much = "https://a.org/b/c 1/2/3 12.3456 0.0001 loss / step"
-    book["cells"][3]["outputs"].append(stream(says_much))
-    coded = "<b>read</b> <script>view('x /T./1 1.234567')</script>"  # a viewer
-    book["cells"][3]["outputs"].append(display(text_html=coded))
-    appends(4, "```\n[a](none)\n```\n`[b](none)` and $f[i](x)$")(book)
-    assert findings(tmp_path, book) == []
+def test_the_pages_of_the_site():
+    assert [
+        found for page in house.pages() for found in links.page_findings(page)
+    ] == []
+    assert house.ROOT / "README.md" in house.pages()
 
 
-def test_links_of_readme(tmp_path):
-    assert house.page_findings(house.ROOT / "README.md") == []
+def test_links_of_a_page(tmp_path):
     page = tmp_path / "README.md"
     page.write_text("# A title, or two\n[a](#a-title-or-two) [b](none) ![](README.md)")
-    assert len(house.page_findings(page)) == 2
+    assert len(links.page_findings(page)) == 2
 
 
 def test_the_minutes_of_readme():
     page = (house.ROOT / "README.md").read_text(encoding="utf-8")
     books = [*map(house.Notebook, house.notebooks())]
     assert [*house.minutes_findings(page, books)] == []
-    core, deeper = re.search(r"^\| \[01 .*\| (\d+) \| \[(\d+)\]", page, re.M).groups()
+    core, deep = re.search(r"^\| \[01 .*\| (\d+) \| \[(\d+)\]", page, re.M).groups()
     for right, wrong in (
-        (f"| {core} | [{deeper}]", f"| 9{core} | [{deeper}]"),
-        (f"[{deeper}](notebooks/deeper/01", "[9](notebooks/deeper/01"),
+        (f"| {core} | [{deep}]", f"| 9{core} | [{deep}]"),
+        (f"[{deep}](notebooks/deeper/01", "[9](notebooks/deeper/01"),
     ):
         (found,) = house.minutes_findings(page.replace(right, wrong), books)
-        assert found.endswith(f"{core} minutes; deeper, {deeper}")
-
-
-def test_the_set_up_cell_is_short():
-    title, *lines = house.SETUP_CELL.splitlines()
-    assert title.startswith("# @title ")
-    assert len(list(filter(str.strip, lines))) <= 21  # of which 5 say what is wrong
-    assert all(len(line) <= 88 for line in lines)
+        assert found.endswith(f"{core} minutes; deeper, {deep}")
 
 
 def test_lessons_install_in_colab_what_the_requirements_say():

@@ -2,8 +2,6 @@
 
 import json
 import runpy
-import subprocess
-from functools import partial
 
 import house
 import pytest
@@ -14,7 +12,7 @@ SETUP = """import os
 REPO_URL = os.environ.get("COURSE_REPO_URL", "https://github.com/OWNER/NAME")
 assert "/OWNER/" not in REPO_URL"""
 FIRST = f"é [![Colab]({HOST}OWNER/NAME/blob/main/notebooks/01_a.ipynb)]"
-README = f"""git clone https://github.com/OWNER/NAME.git
+PAGE = f"""git clone https://github.com/OWNER/NAME.git
 [Colab]({HOST}OWNER/NAME/blob/main/notebooks/01_a.ipynb)
 https://mybinder.org/v2/gh/OWNER/NAME/HEAD https://github.com/OWNER/NAME
 https://github.com/pytorch/pytorch https://github.com/OWNER/NAMELESS
@@ -22,32 +20,27 @@ https://github.com/pytorch/pytorch https://github.com/OWNER/NAMELESS
 """
 
 
-@pytest.fixture
-def course(tmp_path):
+def test_publish(tmp_path):
     cells = [
         {"cell_type": "markdown", "source": FIRST.splitlines(keepends=True)},
         {"cell_type": "code", "source": SETUP.splitlines(keepends=True)},
-        {"cell_type": "code", "source": "", "outputs": [{"text": FIRST + "!"}]},
     ]
+    names = ["README.md", "assets/pages/class.md", "notebooks/01_a.ipynb"]
     stored = json.dumps({"cells": cells}, indent=1, ensure_ascii=False) + "\n"
-    (tmp_path / "notebooks" / "deeper").mkdir(parents=True)
-    (tmp_path / "notebooks" / "01_a.ipynb").write_bytes(stored.encode())
-    (tmp_path / "README.md").write_bytes(README.encode())
-    return tmp_path
+    paths = [tmp_path / name for name in names]
+    for path, text in zip(paths, (PAGE, PAGE, stored)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
 
+    def publish(address, **options):
+        changed = PUBLISH["publish"](tmp_path, address, **options)
+        return sorted(changed), [path.read_bytes().decode() for path in paths]
 
-def files(course):
-    return [p.read_bytes().decode() for p in sorted(course.rglob("*.*")) if p.is_file()]
-
-
-def test_publish(course):
-    publish, before = partial(PUBLISH["publish"], course), files(course)
-    assert publish("ada/attention", check=True)
-    assert files(course) == before
-    assert publish("ada/attention") == ["01_a.ipynb", "README.md"]
-    assert publish("ada/attention") == []
-    page, notebook = once = files(course)
-    expected = before[0]
+    before, all_of_them = [PAGE, PAGE, stored], ["01_a.ipynb", "README.md", "class.md"]
+    assert publish("ada/attention", check=True) == (all_of_them, before)
+    changed, once = publish("ada/attention")
+    assert changed == all_of_them and publish("ada/attention") == ([], once)
+    expected = PAGE
     for old, new in (
         ("OWNER/NAME", "ada/attention"),
         ("OWNER.github.io/NAME", "ada.github.io/attention"),
@@ -55,33 +48,18 @@ def test_publish(course):
         ("ada.github.io/attentionLESS", "OWNER.github.io/NAMELESS"),
     ):
         expected = expected.replace(old, new)
-    assert page == expected
-    # in the notebook: the default address and the badge, not the sentinel, not outputs
-    assert notebook == before[1].replace("OWNER/NAME", "ada/attention", 2)
-    assert r"\"/OWNER/\"" in notebook
-    publish("Bob-2/a.b_c")
-    assert "ada" not in "".join(files(course))
-    publish("ada/attention")
-    assert files(course) == once
-
-
-def test_origin(tmp_path):
-    git = ["git", "-C", tmp_path]
-    subprocess.run([*git, "init", "-q"], check=True)
-    with pytest.raises(SystemExit, match="OWNER/NAME"):
-        PUBLISH["origin"](tmp_path)
-    subprocess.run([*git, "remote", "add", "origin", "none"], check=True)
-    for url in (
-        "https://github.com/ada/attention",
-        "https://token@github.com/ada/attention.git/",
-        "git@github.com:ada/attention.git",
-        "ssh://git@github.com/ada/attention.git",
-    ):
-        subprocess.run([*git, "remote", "set-url", "origin", url], check=True)
-        assert PUBLISH["valid"](PUBLISH["origin"](tmp_path)) == "ada/attention"
+    # in the notebook: the default address and the badge, not the sentinel
+    notebook = stored.replace("OWNER/NAME", "ada/attention")
+    assert once == [expected, expected, notebook] and r"\"/OWNER/\"" in notebook
+    assert "ada" not in "".join(publish("Bob-2/a.b_c")[1])
+    assert publish("ada/attention")[1] == once
 
 
 @pytest.mark.parametrize("address", ["", "a", "a/b/c", "-a/b", "a/..", 'a/b"', "a b/c"])
 def test_invalid(address):
     with pytest.raises(SystemExit, match="OWNER/NAME"):
         PUBLISH["valid"](address)
+
+
+def test_a_clone_address_names_the_repository():
+    assert PUBLISH["valid"]("ada/attention.git") == "ada/attention"

@@ -3,7 +3,7 @@
 project = html_title = "Attention, Head by Head"
 root_doc = "index"
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.mathjax"]
-mathjax_path = "mathjax/tex-chtml.js"  # .ci/site copies it there
+extensions += ["sphinx-mathjax-offline"]  # copies MathJax into the site
 
 nb_execution_mode = "off"  # the outputs are stored, and tested elsewhere
 myst_enable_extensions = ["amsmath", "dollarmath"]
