@@ -40,9 +40,9 @@ def made_up(body: str, *trials, wrong=(), gradients=True) -> Exercise:
     arguments = ", ".join(next(iter(inputs(None))))
     body = textwrap.indent(body, "    ")
     known = [
-        Mistake(n, f"Why {n}.", [("", f"* → {x}")]) for n, x in dict(wrong).items()
+        Mistake(n, f"Why {n}.", [f"* → {x}"]) for n, x in dict(wrong).items()
     ]
     return Exercise(
         "0.0", "Made up", Path(), f"def solution({arguments}):\n{body}\n", IMPORTS,
-        inputs, gradients, known, "",
+        inputs, gradients, known,
     )  # fmt: skip

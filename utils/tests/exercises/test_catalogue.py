@@ -18,8 +18,8 @@ TABLES = sorted((NOTEBOOKS / "exercises").glob("[0-9]*.txt"))
 def test_every_line_of_the_table_fits_the_printed_solution(exercise):
     """`edited` says which edit stands how often, in which line of which table."""
     for mistake in exercise.known:
-        for where, line in mistake.lines:
-            ast.parse(edited(exercise.solution, line, where))
+        for line in mistake.lines:
+            ast.parse(edited(exercise.solution, line))
 
 
 @ALL
@@ -47,7 +47,7 @@ def test_every_form_is_refused_by_name_and_no_slip_passes(exercise):
 
 def test_tables_name_exercises_and_each_mistake_has_forms():
     for path in TABLES:
-        for name, (mistakes, _) in table(path).items():
+        for name, mistakes in table(path).items():
             assert name in EXERCISES, (path.name, name)
             assert all(each.lines for each in mistakes), name
             names = [each.name for each in mistakes if each.name != RIGHT]

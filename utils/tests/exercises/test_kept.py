@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_used(
 
 @alarm
 def test_running_a_kept_cell_leaves_nothing_behind_and_ends(monkeypatch, capsys):
-    monkeypatch.setattr(kept, "LIMIT", 0.3)
+    monkeypatch.setattr(running, "LIMIT", 0.3)
     monkeypatch.setattr(running, "sets_everything", sets_everything, raising=False)
     begins = "from utils.exercises import running\nx = running.sets_everything(1)\n"
     before = settings()
