@@ -146,19 +146,14 @@ def read_page(path: Path) -> dict[str, tuple[str, Path, str, str]]:
     """Return (title, page, solution, imports) of each exercise of a notebook."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        texts = ["".join(cell["source"]) for cell in cells]
+        texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
     except (ValueError, LookupError, TypeError, OSError):
         return {}  # the other pages still work
-    whole = "\n".join(texts)
+    whole = "\n".join(text for text, _ in texts)
     titles, solutions = dict(HEADING.findall(whole)), dict(SOLUTION.findall(whole))
-    imports = ALWAYS + "\n".join(
-        imports_of("".join(c["source"])) for c in cells if c["cell_type"] == "code"
-    )
-    return {
-        name: (titles[name], path, solutions[name], imports)
-        for name in titles
-        if name in solutions
-    }
+    found = "\n".join(imports_of(text) for text, kind in texts if kind == "code")
+    names = titles.keys() & solutions
+    return {n: (titles[n], path, solutions[n], ALWAYS + found) for n in names}
 
 
 def imports_of(text: str) -> str:

@@ -12,24 +12,9 @@ from .running import WHERE
 
 OUTPUT = "your output"
 DIFFER = "the values differ: "
-CUT_OFF = (
-    "none arrives. Does a .detach(), .item(), torch.tensor(), torch.no_grad() or "
-    "load_state_dict() (it copies) cut it off?"
-)
-IN_PART = " Does a .detach() or .data cut a part of it off?"
-EDITS = "your function edits its argument "
-NO_RETURN = "Is a `return` missing?"
-EVIDENT = {  # words of a difference -> what was done
-    CUT_OFF: "a gradient cut off",
-    IN_PART: "a part of a gradient cut off",
-    NO_RETURN: "no return",
-    EDITS: "an argument edited in place",
-}
 UNWANTED = {  # what should not be done -> what to say; {} stands for what was done
     "never ends": "your function had not finished after {} and was stopped.",
-    "changes its argument": EDITS + "{} in place; the caller still needs it. Build a "
-    "new tensor (x = x - 1 instead of x -= 1), or change a copy: keys = keys.clone(). "
-    "A second name or a slice is no copy.",
+    "changes its argument": "your function edits its argument {} in place.",
     "raises": "your function raised {}",
     "in the backward pass": "the values are right, but in the backward pass: {}.",
 }
@@ -41,37 +26,26 @@ def difference(should: dict, did: dict) -> str:
         if what == WHERE:
             continue
         if what in UNWANTED and what not in should:
-            line = f"In {did[WHERE]}" if did.get(WHERE) else ""
-            said = UNWANTED[what].format(did[what]), known_error(did[what])[1], line
-            return "\n  ".join(filter(None, said))
+            line = f"\n  In {did[WHERE]}" if did.get(WHERE) else ""
+            return UNWANTED[what].format(did[what]) + line
         if what not in should or what not in did:
             other = next(what for what in should if what not in did)
             return f"your function did not do what it should: {other} {should[other]}."
         words = unlike(should[what], did[what])
         if words and what.startswith("gradient"):
-            if not did[what].any():
-                words = CUT_OFF
-            elif words.startswith(f"{DIFFER}at"):  # it is finite
-                words += IN_PART
+            words = words if did[what].any() else "none arrives."
             return f"the values are right, but the {what} is not: {words}"
         if words:
             return words
     return ""
 
 
-def known_error(said: str) -> tuple[str, str]:
-    """Return (what was done, what the error means), or two empty texts."""
-    for each in slips()["errors"]:
+def meaning(said: str) -> tuple[str, str]:
+    """Return (the mistake, what it means) if a difference says it, or empty texts."""
+    for each in slips()["what is said"]:
         if any(re.search(words, said) for words in each.lines):
             return each.name, each.why
     return "", ""
-
-
-def evident(said: str, did: dict) -> str:
-    """Return what was done where the difference or the error says it itself, or ""."""
-    error = did.get("raises") or did.get("in the backward pass") or ""
-    names = (name for words, name in EVIDENT.items() if words in said)
-    return next(names, known_error(error)[0])
 
 
 def unlike(wanted, found, where: str = OUTPUT) -> str:
@@ -79,8 +53,7 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
 
     def other(expected: str) -> str:
         returned = "your function returned" if where == OUTPUT else f"{where} is"
-        missing = f" {NO_RETURN}" if found is None else ""
-        return f"{returned} {_short(found)}{expected}.{missing}"
+        return f"{returned} {_short(found)}{expected}."
 
     if isinstance(wanted, Tensor):
         if type(found) not in (Tensor, torch.nn.Parameter):

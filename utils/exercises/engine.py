@@ -19,7 +19,7 @@ from torch import Tensor
 from utils.plotting import heatmap, show
 
 from .catalogue import Exercise
-from .compare import DIFFER, difference, evident, same, unlike
+from .compare import DIFFER, difference, meaning, same, unlike
 from .running import parts, run, silence, surroundings_kept
 
 SOLVED, NOT_YET, UNTOUCHED = "solved", "not yet", "not attempted yet"
@@ -139,7 +139,7 @@ def name_of(
         if not any(difference(tried(form.function, i), did[i]) for i in order):
             claim = f"Your answer equals a known mistake, {form.name!r}."
             return form.name, f"{claim} {form.why}"
-    names = {evident(said[i], did[i]) for i in wrong}
+    names = {meaning(said[i])[0] for i in wrong}
     if len(names) == 1 and any(names):
         return names.pop(), ""
     for name, (claim, change) in FORMS.items():
@@ -196,15 +196,16 @@ def _same_output(one: dict, other: dict) -> bool:
 
 def sentence(said: str, should: dict, trial: dict) -> str:
     """Return what was wrong on one trial, and on which."""
+    hint = meaning(said)[1]
     functions = [described(x) for x in trial.values() if callable(x)]
     if functions:
         if isinstance(should.get("returns"), bool):
             said = said.replace("your function returned", "your test said")
             said = said.replace("your function", "your test")
         said = f"for {', '.join(functions)} {said}"
+    inputs = tried_with(trial) if len(functions) < len(trial) else ""
     said = said[0].upper() + said[1:]
-    alone = len(functions) == len(trial)
-    return said if alone else f"{said}\n  {tried_with(trial)}"
+    return "\n  ".join(filter(None, [said, hint, inputs]))
 
 
 def tried_with(trial: dict) -> str:

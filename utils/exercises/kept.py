@@ -26,7 +26,7 @@ from .running import TooLong, afresh, first_line, silence, surroundings_kept
 
 MARK = "# Attention, Head by Head: exercise "
 LARGEST = 64 * 1024  # bytes; an answer is a page of text
-_given: dict[str, list[Callable]] = {}  # of cells that are being run: what check got
+given: dict[str, list[Callable]] = {}  # of cells that are being run: what check got
 
 
 class NotKept(Exception):
@@ -139,17 +139,6 @@ def remove(exercise: Exercise) -> bool:
 # --- cells ------------------------------------------------------------------------
 
 
-def is_loading(name: str) -> bool:
-    return name in _given
-
-
-def note(name: str, function: Callable) -> bool:
-    """Note what a cell gives to check; return whether one is being run by `alone`."""
-    if name in _given:
-        _given[name].append(function)
-    return bool(_given)
-
-
 def own(exercise: Exercise, cell: str) -> Callable:
     """Return what a cell, run alone, gives to check and is right, or say why not.
 
@@ -183,14 +172,14 @@ def alone(exercise: Exercise, tree: ast.Module, text: str) -> Callable:
     name, file = exercise.name, f"<your answer {exercise.name}, {hash(text):x}>"
     course = f"from {__package__} import answer, check, progress"
     space = imported(f"{exercise.imports}\n{course}") | KERNEL
-    _given[name] = []
+    given[name] = []
     # where tracebacks and inspect.getsource look for the lines of a file
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     try:
         with surroundings_kept(), silence():
             with afresh():
                 exec(compile(tree, file, "exec"), space)
-            found = _given[name][:] or [space.get("ANSWER")]  # as it was called once
+            found = given[name][:] or [space.get("ANSWER")]  # as it was called once
             if not all(map(callable, found)):
                 raise NotKept("its cell gives no function to check")
             for function in found:
@@ -205,7 +194,7 @@ def alone(exercise: Exercise, tree: ast.Module, text: str) -> Callable:
         said = f"it raises {type(error).__name__}: {first_line(error)}"
         raise not_alone(said) from None
     finally:
-        del _given[name]
+        del given[name]
     said = verdict.message.splitlines()[0].rstrip(".")
     wrong = not_alone(f"it is not right ({said})")
     wrong.verdict = verdict

@@ -41,7 +41,6 @@ STATUS = {UNTOUCHED: "untouched", NOT_YET: "wrong", SOLVED: "solved"}
 RANKS = ["untouched", "wrong", "unmarked", "solved"]
 NOT_ITS_OWN = "EXERCISES", "reference"  # names that an answer does not need
 CLOSED = "socket. subprocess. os.system os.kill os.fork os.exec os.spawn os.posix_spawn"
-REPLACED = "it replaces `check`, or what `check` is made of"
 
 
 # --- in the process of one submission ---------------------------------------------
@@ -49,20 +48,21 @@ REPLACED = "it replaces `check`, or what `check` is made of"
 
 def work(path: Path, folder: str, memory: int) -> None:
     """Write to `folder`/said, as lines of JSON, what is known from cell to cell."""
-    with open(f"{folder}/said", "w", encoding="utf-8") as said:
+    with open(f"{folder}/said", "w", encoding="utf-8") as file:
         os.mkdir(f"{folder}/here")
         _close_off(f"{folder}/here", memory)
-        for known in _rows(path):
-            print(json.dumps(known), file=said, flush=True)
+        for verdicts, problem, now in _known(path):
+            known = {"exercises": best(verdicts), "problem": problem, "now": now}
+            print(json.dumps(known), file=file, flush=True)
     os._exit(0)  # whatever threads the submission left behind
 
 
-def _rows(path: Path) -> Iterator[dict]:
-    """Yield {exercises: verdicts, problem: why it ended, now: the exercise at work}."""
+def _known(path: Path) -> Iterator[tuple[list, str | None, str | None]]:
+    """Yield (verdicts so far, why it ended or None, the exercise at work or None)."""
     try:
         cells = answer_cells(path)
     except ValueError as error:
-        yield {"exercises": {}, "problem": str(error), "now": None}
+        yield [], str(error), None
         return
     modules = [m for n, m in sys.modules.items() if n.startswith("utils.")]
     classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
@@ -71,25 +71,20 @@ def _rows(path: Path) -> Iterator[dict]:
     # torch.compile wraps manual_seed
     course = [x for x in course if x[1] != "manual_seed"]
     course = [x for x in course if callable(x[2]) or type(x[2]) is property]
-    verdicts = [said("unmarked")] * len(cells)
-    names, problem = [name for name, *_ in cells], None
-    for i, cell in enumerate(cells):
-        yield {"exercises": best(names, verdicts), "problem": None, "now": names[i]}
-        verdicts[i] = mark_cell(*cell)
+    unmarked = verdicts = [(name, said("unmarked")) for name, *_ in cells]
+    for i, (name, *cell) in enumerate(cells):
+        yield verdicts, None, name
+        verdicts = [*verdicts[:i], (name, mark_cell(name, *cell)), *unmarked[i + 1 :]]
         if any(vars(owner).get(key) is not x for owner, key, x in course):
-            verdicts, problem = [said("unmarked")] * len(cells), REPLACED
-            break
-    now = names[i] if problem else None
-    yield {"exercises": best(names, verdicts), "problem": problem, "now": now}
+            yield unmarked, "it replaces `check`, or what `check` is made of", name
+            return
+    yield verdicts, None, None
 
 
-def best(names: list[str], verdicts: list[dict]) -> dict[str, dict]:
+def best(verdicts: list[tuple[str, dict]]) -> dict[str, dict]:
     """Return the best verdict on each exercise, the last of several."""
-    found = {}
-    for name, verdict in zip(names, verdicts):
-        both = verdict, found.get(name, verdict)
-        found[name] = max(both, key=lambda x: RANKS.index(x["status"]))
-    return {name: found[name] for name in EXERCISES if name in found}
+    verdicts = sorted(verdicts, key=lambda x: RANKS.index(x[1]["status"]))
+    return {name: dict(verdicts)[name] for name in EXERCISES if name in dict(verdicts)}
 
 
 def said(status: str, mistake: str | None = None, message: str = "") -> dict:

@@ -43,17 +43,15 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
     gradients: False, True, or "without nan": none may arise on the way either.
     seed: of the random numbers that the function may draw.
     """
-    leaves = {name: copied(x) for name, x in trial.items()}
-    inputs = {name: x for name, x in leaves.items() if gradients and _is_float(x)}
-    for x in inputs.values():
-        x.requires_grad_()
-    given = {name: copied(x) for name, x in leaves.items()}
+    floats = {n: x for n, x in trial.items() if gradients and _is_float(x)}
+    inputs = {name: copied(x).requires_grad_() for name, x in floats.items()}
+    given = {name: copied(inputs.get(name, x)) for name, x in trial.items()}
     what, done = "raises", {}
     try:
         with afresh(seed):
             output = function(*given.values())
         done["returns"] = output
-        changed = [f"`{n}`" for n, x in given.items() if not _equal(x, leaves[n])]
+        changed = [f"`{n}`" for n, x in given.items() if not _equal(x, trial[n])]
         if changed:
             return {"changes its argument": ", ".join(changed)} | done
         what = "in the backward pass"
@@ -91,14 +89,8 @@ def copied(x):
         once = x[tuple(slice(None if step else 1) for step in x.stride())]  # no expand
         kept = torch.empty_strided(once.shape, once.stride(), dtype=x.dtype)
         return kept.copy_(once).expand(x.shape)
-    if type(x) in (list, tuple):
-        return type(x)(map(copied, x))
-    if type(x) is dict:
-        return {key: copied(value) for key, value in x.items()}
-    if callable(x):  # what it remembers begins anew, and its name is not given away
-        hidden = copy.deepcopy(x)
-        return lambda *args, **named: hidden(*args, **named)
-    return x
+    new = copy.deepcopy(x)  # what a module remembers begins anew; its name is hidden
+    return (lambda *args, **named: new(*args, **named)) if callable(x) else new
 
 
 def parts(x) -> Iterator:

@@ -39,9 +39,7 @@ def made_up(body: str, *trials, wrong=(), gradients=True) -> Exercise:
     inputs = trials[0] if callable(trials[0]) else lambda dtype: trials
     arguments = ", ".join(next(iter(inputs(None))))
     body = textwrap.indent(body, "    ")
-    known = [
-        Mistake(n, f"Why {n}.", [f"* → {x}"]) for n, x in dict(wrong).items()
-    ]
+    known = [Mistake(n, f"Why {n}.", [f"* → {x}"]) for n, x in dict(wrong).items()]
     return Exercise(
         "0.0", "Made up", Path(), f"def solution({arguments}):\n{body}\n", IMPORTS,
         inputs, gradients, known,

@@ -192,7 +192,7 @@ def course(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     asked = []
 
-    def fake(submissions, jobs):
+    def fake(submissions, jobs, shown):
         asked.extend(Path(each).as_posix() for each in submissions)
         return [row_of(each) for each in submissions]
 
@@ -270,8 +270,8 @@ def test_a_file_that_is_no_table_is_not_overwritten(kind, course, capsys):
 
 
 MISUSE = [
-    ("a.ipynb --one b.ipynb", "give notebooks to mark, or else one after --one"),
-    ("--one b.ipynb --csv a.csv", "--one prints its row, so leave out --csv"),
+    ("a.ipynb --one b.ipynb", "argument --one: not allowed with argument submissions"),
+    ("", "one of the arguments submissions --one is required"),
     ("none/*.ipynb", "'none/*.ipynb': there is no notebook (.ipynb)"),
     (".", "'.': there is no notebook (.ipynb)"),
     ("a.ipynb --jobs 0", "--jobs is 0; it must be at least 1"),
