@@ -7,6 +7,7 @@ from pathlib import Path
 from utils.exercises.catalogue import Exercise, Mistake
 
 IMPORTS = "import math\nimport torch\nimport torch.nn.functional as F"
+IMPORTS += "\nfrom torch import tensor as T"
 
 
 class Notebook:

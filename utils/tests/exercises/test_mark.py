@@ -105,7 +105,7 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
                "def main():\n    check('1.1', f)\nmain()"], "solved", "", ""),
     "odd": (["x = open('said', 'w').write('zz')\n" + soft("raise KeyboardInterrupt"),
              "x = " + "-" * 50_000 + "1", "x = " + "1+" * 20_000 + "1", solved("1.2")],
-            "wrong: when its cell is run alone, it raises KeyboardInterrupt", "solved", ""),
+            "wrong: when its cell is run alone, it raises Keyboard", "solved", ""),
     "never": ([solved("1.2"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
               "unmarked", "solved", "it was stopped after 15 seconds, while marking"),
 }  # fmt: skip
