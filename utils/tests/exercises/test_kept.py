@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from utils.exercises import (
     EXERCISES,
@@ -75,9 +76,8 @@ def comes_back(said) -> bool:
 
 def test_the_cell_is_kept_as_it_stands(notebook, progress_folder, said):
     line = said(notebook.run, SOFTMAX)
-    assert (
-        line.endswith("Kept for later lessons.\n") and str(progress_folder) not in line
-    )
+    assert line.endswith("Kept for later lessons.\n")
+    assert str(progress_folder) not in line
     (path,) = progress_folder.iterdir()
     assert path.name == "1.1-A-softmax-that-cannot-overflow.py"
     assert path.read_text(encoding="utf-8") == f"{HEAD}\n\n{SOFTMAX.strip()}\n"
@@ -143,7 +143,7 @@ def test_what_cannot_be_kept_is_solved_all_the_same(cell, notebook, said):
 
 ALONE = "yours cannot be used: when its cell is run alone, it"
 BAD = {  # what stands in the file, and why it is not used
-    f"{HEAD}{WRONG}": f"{ALONE} is not right (The values differ: 1 of 5 are NaN)",
+    f"{HEAD}{WRONG}": f"{ALONE} is not right (Your answer equals a kno",
     f"{HEAD}raise OSError('no')": f"{ALONE} raises OSError: no.",
     f"{HEAD}def f(:": f"{ALONE} raises SyntaxError: ",
     f"{HEAD}x = 1": "yours cannot be used: its cell gives no function to check",
@@ -178,7 +178,7 @@ def test_a_file_that_is_not_ours_stays(notebook, progress_folder, put, said):
     assert len(list(progress_folder.iterdir())) == 1, "half a file is left"
 
 
-OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.1") runs it: `check` signed it
+OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.1") runs it: `check` signed
 # signature {"0" * 64}
 # solved 2026-01-01 12:00 +0100
 # answer("1.1") reads this file and checks it again; forget("1.1") deletes it.
@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_used(
 
 @alarm
 def test_running_a_kept_cell_leaves_nothing_behind_and_ends(monkeypatch, capsys, said):
-    monkeypatch.setattr(running, "LIMIT", 0.3)
+    torch.use_deterministic_algorithms(False)  # its first call takes seconds
     monkeypatch.setattr(running, "sets_everything", sets_everything, raising=False)
     begins = "from utils.exercises import running\nx = running.sets_everything(1)\n"
     before = settings()
@@ -255,6 +255,7 @@ def test_running_a_kept_cell_leaves_nothing_behind_and_ends(monkeypatch, capsys,
     assert comes_back(said) and "seen" not in capsys.readouterr().out
     after = settings()
     assert [k for k in before if before[k] != after[k]] == []
+    monkeypatch.setattr(running, "LIMIT", 0.3)
     kept.write(SOFT, f"while True: pass\n{SOFTMAX}")
     assert "its cell had not finished after 0.3 seconds" in said(answer, "1.1")
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
