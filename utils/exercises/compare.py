@@ -99,9 +99,10 @@ def _short(value) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one kind are equal up to rounding; NaN equals NaN."""
-    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single is off by 1e-7
+def same(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
+    """Whether two tensors are equal, by default up to rounding; NaN equals NaN."""
+    if tolerance is None:
+        tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single: off by 1e-7
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 

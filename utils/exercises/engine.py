@@ -103,7 +103,8 @@ FORMS = {  # name -> (what to say, right outputs that this could be made of)
         lambda x, y: x[:1] if isinstance(x, tuple) else []),
     "another dtype": (
         "Your numbers are right, but not their type.",
-        lambda x, y: [y] if x.dtype != y.dtype and _roughly(x, y, 1e-2) else []),
+        lambda x, y: [y] if x.dtype != y.dtype != torch.bool
+        and same(x.to(y.dtype), y, 1e-2) else []),
     "axes in another order": (
         "Your numbers are right, but their axes stand in another order.",
         lambda x, y: (x.permute(p) for p in itertools.permutations(range(x.dim())))
@@ -121,7 +122,7 @@ FORMS = {  # name -> (what to say, right outputs that this could be made of)
         "In double precision only the first digits are right. Is something done in "
         "single precision (.float(), a new tensor without dtype=...), or a small "
         "number added?",
-        lambda x, y: [y] if y.dtype == torch.float64 and _roughly(x, y, 1e-4) else []),
+        lambda x, y: [y] if y.dtype == torch.float64 and same(x, y, 1e-4) else []),
 }  # fmt: skip
 
 
@@ -171,12 +172,6 @@ def _becomes(change: Callable, should: dict, did: dict) -> bool:
         return bool(unlike(y, x)) and any(not unlike(y, each) for each in change(x, y))
     except (LookupError, AttributeError, RuntimeError, TypeError, ValueError):
         return False
-
-
-def _roughly(x: Tensor, y: Tensor, tolerance: float) -> bool:
-    if y.dtype == torch.bool:
-        return False
-    return torch.allclose(x.to(y.dtype), y, tolerance, tolerance, equal_nan=True)
 
 
 def _same_output(one: dict, other: dict) -> bool:

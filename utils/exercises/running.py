@@ -43,8 +43,11 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
     gradients: False, True, or "without nan": none may arise on the way either.
     seed: of the random numbers that the function may draw.
     """
-    floats = {n: x for n, x in trial.items() if gradients and _is_float(x)}
-    inputs = {name: copied(x).requires_grad_() for name, x in floats.items()}
+    inputs = {
+        name: copied(x).requires_grad_()
+        for name, x in trial.items()
+        if gradients and isinstance(x, Tensor) and x.is_floating_point()
+    }
     given = {name: copied(inputs.get(name, x)) for name, x in trial.items()}
     what, done = "raises", {}
     try:
@@ -113,10 +116,6 @@ def _equal(x, before) -> bool:
     return alike and torch.allclose(x, before, rtol=0, atol=0, equal_nan=True)
 
 
-def _is_float(x) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()
-
-
 def _gradients(output, inputs: dict[str, Tensor], watch: bool) -> dict:
     """Return the gradients of the inputs, zeros where none arrives.
 
@@ -150,13 +149,10 @@ SETTINGS = [  # what answers may change: how to ask for it, and how to set it ba
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (lambda: torch.empty(0).device, lambda x: set_device(x)),
-]
-
-
-def set_device(device: torch.device) -> None:
-    """Set where new tensors go; a set device slows down all calls, the CPU, too."""
-    torch.set_default_device(None if device.type == "cpu" else device)
+    # once set, a device slows down all calls, also if it is the CPU
+    (lambda: torch.empty(0).device,
+     lambda x: torch.set_default_device(x if x.type != "cpu" else None)),
+]  # fmt: skip
 
 
 @contextmanager

@@ -316,7 +316,7 @@ AGAIN = "Called again with the same inputs, your function does something else."
 REPEATS = [  # answers that keep something from one call to the next
     "calls.append(1); return x * (1 if len(calls) <= 2 else 2)",
     "calls.append(1); return x + len(calls)",
-    "calls.append(1); return x * (len(calls) % 2 or 5)",
+    "calls.append(1); return x * (5 if len(calls) % 2 else 1)",
 ]
 
 
