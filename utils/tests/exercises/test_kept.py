@@ -236,11 +236,12 @@ def test_a_folder_that_cannot_be_used(
     if kind == "a file":
         progress_folder.write_text("")
     elif kind == "read only":
-        monkeypatch.setattr(kept.tempfile, "mkstemp", lambda *_: os.mkdir("/"))
+        monkeypatch.setattr(os, "replace", lambda *_: os.mkdir("/"))
     else:
         monkeypatch.setenv("COURSE_PROGRESS_DIR", "~nobody_at_all/kept")
     line = said(notebook.run, SOFTMAX)
     assert "solved" in line and "It is not kept: " in line
+    assert not list(progress_folder.glob(".answer*")), "half a file is left"
     assert "1.1 solved" in said(progress)
     forget()
 
