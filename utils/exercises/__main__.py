@@ -10,8 +10,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
-
 from utils.exercises import EXERCISES
 from utils.exercises.mark import mark
 
@@ -25,16 +23,16 @@ def main(arguments: list[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     parser, given = understood(arguments)
-    if given.one:
-        submissions, others = [given.one], []
-        print(json.dumps(mark(submissions, shown=False)[0]))
+    one = given.one is not None
+    submissions, others = ([given.one], []) if one else found(parser, given.submissions)
+    old = read(parser, given.csv) if given.csv else None
+    begun = time.monotonic()
+    rows = mark(submissions, given.jobs, shown=not one)
+    if given.csv:  # before anything is printed
+        write(given.csv, *old, rows)
+    if one:
+        print(json.dumps(rows[0]))
     else:
-        submissions, others = found(parser, given.submissions)
-        before = read(parser, given.csv) if given.csv else None
-        begun = time.monotonic()
-        rows = mark(submissions, given.jobs)
-        if given.csv:  # before anything is printed
-            write(given.csv, before, rows)
         print(table(rows))
         print(f"{len(rows)} marked in {time.monotonic() - begun:.1f} seconds.")
     if others:
@@ -51,16 +49,13 @@ def understood(arguments: list[str] | None):
     commands = parser.add_subparsers(required=True, metavar="mark")
     command = commands.add_parser("mark", help="mark submitted notebooks")
     what = "a notebook, a folder with notebooks, or a pattern"
-    command.add_argument("submissions", nargs="*", metavar="SUBMISSION", help=what)
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("submissions", nargs="*", default=[], help=what)
+    which.add_argument("--one", metavar="FILE", help="print one line of JSON")
     command.add_argument("--jobs", type=int, default=1, help="how many run at once")
     into = "write the rows there; rows of other notebooks stay"
     command.add_argument("--csv", type=Path, help=into)
-    command.add_argument("--one", metavar="FILE", help="print one line of JSON")
     given = parser.parse_args(arguments)
-    if bool(given.submissions) == bool(given.one):
-        command.error("give notebooks to mark, or else one after --one")
-    if given.one and given.csv:
-        command.error("--one prints its row, so leave out --csv")
     if given.jobs < 1:
         command.error(f"--jobs is {given.jobs}; it must be at least 1")
     return command, given
@@ -73,21 +68,18 @@ def found(parser, arguments: list[str]) -> tuple[list[str], list[str]]:
     """
     notebooks, others = {}, []
     for argument in arguments:
-        paths, files = [Path(argument)], []
-        if not paths[0].exists() and any(sign in argument for sign in "*?["):
-            paths = [Path(each) for each in sorted(glob.glob(argument, recursive=True))]
+        literal = os.path.exists(argument) or not glob.has_magic(argument)
+        paths = [argument] if literal else sorted(glob.glob(argument, recursive=True))
+        files = []
         for path in paths:
-            below = sorted(path.rglob("*")) if path.is_dir() else [path]
-            parts = [(each, each.relative_to(path).parts) for each in below]
-            files += [
-                x for x, p in parts if not x.is_dir() and "." not in [n[0] for n in p]
-            ]
-        named = [x for x in files if x.suffix == ".ipynb" or str(x) == argument]
+            below = glob.glob(f"{glob.escape(path)}/**", recursive=True)
+            files += sorted(below) if os.path.isdir(path) else [path]
+        files = [os.path.normpath(x) for x in files if not os.path.isdir(x)]
+        named = [x for x in files if x.endswith(".ipynb") or [x] == files == paths]
         if not named:
             parser.error(f"{argument!r}: there is no notebook (.ipynb)")
-        others += [str(x) for x in files if x not in named and x.suffix != ".csv"]
-        for each in named:
-            notebooks.setdefault(place(each), str(each))
+        others += [x for x in files if x not in named and not x.endswith(".csv")]
+        notebooks |= {place(x): x for x in named if place(x) not in notebooks}
     return list(notebooks.values()), others
 
 
@@ -99,8 +91,8 @@ def place(submission: str | Path) -> str:
 # --- the CSV file -----------------------------------------------------------------
 
 
-def read(parser, path: Path) -> pd.DataFrame | None:
-    """Return the table in a CSV file, None if it is new; refuse any other file."""
+def read(parser, path: Path) -> tuple[list[str], list[dict]]:
+    """Return columns and rows of a CSV file, also of a new one; refuse any other."""
     if path.suffix != ".csv":
         parser.error(f"--csv is {str(path)!r}; its name must end in .csv")
     try:
@@ -111,40 +103,35 @@ def read(parser, path: Path) -> pd.DataFrame | None:
         parser.error(f"--csv is {str(path)!r}: {error.strerror}")
     except (csv.Error, UnicodeDecodeError):
         lines = [[]]
-    if not lines:
-        return None
-    columns = lines[0]
+    columns, *rows = lines or [[FIRST, *LAST]]
     same = all(len(line) == len(set(columns)) for line in lines)
     if columns[:1] != [FIRST] or not same or set(LAST) - set(columns):
         parser.error(
             f"--csv is {str(path)!r}, which is no table of `mark` (UTF-8, commas, a "
             "column for each exercise); it stays as it is. Choose another name"
         )
-    return pd.DataFrame(lines[1:], columns=columns)
+    return columns, [dict(zip(columns, row)) for row in rows]
 
 
-def write(path: Path, old: pd.DataFrame | None, rows: list[dict]) -> None:
+def write(path: Path, columns: list[str], old: list[dict], rows: list[dict]) -> None:
     """Write the CSV file, where rows replace those of the same notebook.
 
     Columns that it has already stay where they are, also those that are not ours.
     """
-    old = pd.DataFrame(columns=[FIRST, *LAST]) if old is None else old
-    at = list(old).index(LAST[0])
-    names = [
-        n for n in EXERCISES if n not in old and any(n in r["exercises"] for r in rows)
-    ]
-    columns = [*old.columns[:at], *names, *old.columns[at:]]
-    old = old.reindex(columns=columns, fill_value="")
-    lines = {place(line[FIRST]): line for line in old.to_dict("records")}
+    at, marked = columns.index(LAST[0]), {n for row in rows for n in row["exercises"]}
+    new = [n for n in EXERCISES if n in marked and n not in columns]
+    lines = {place(line[FIRST]): line for line in old}
     for row in rows:
         said = {n: words(v) for n, v in row["exercises"].items()}
-        gone = dict.fromkeys([n for n in EXERCISES if n in old], "")
         solved = sum(v["status"] == "solved" for v in row["exercises"].values())
-        ends = zip(LAST, (solved, row["seconds"], row["problem"] or ""))
-        ours = {FIRST: row["submission"], **gone, **said, **dict(ends)}
-        lines[place(row["submission"])] = lines.get(place(row["submission"]), {}) | ours
-    new = pd.DataFrame(list(lines.values()), columns=old.columns)
-    new.to_csv(path, index=False, encoding="utf-8-sig")  # Excel asks for this mark
+        ours = dict.fromkeys(EXERCISES, "") | said | {"solved": solved}
+        ours |= {n: row[n] for n in ("submission", "seconds", "problem")}
+        lines[place(row[FIRST])] = lines.get(place(row[FIRST]), {}) | ours
+    with path.open("w", newline="", encoding="utf-8-sig") as file:  # for Excel
+        columns = [*columns[:at], *new, *columns[at:]]
+        writer = csv.DictWriter(file, columns, "", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines.values())
 
 
 # --- what is said -----------------------------------------------------------------
@@ -160,11 +147,9 @@ def table(rows: list[dict]) -> str:
     """Return a line for each submission, and one for each exercise, with its counts."""
     lines, width = [], max(len(row["submission"]) for row in rows)
     for row in rows:
-        said = [f"{n} {words(v)[:NARROW]}" for n, v in row["exercises"].items()]
-        said = "  ".join([*(each.ljust(14) for each in said), row["problem"] or ""])
-        lines.append(
-            f"{row['submission']:{width}} {row['seconds']:6.1f} s  {said.rstrip()}"
-        )
+        said = [f"{n} {words(v)[:NARROW]:10}" for n, v in row["exercises"].items()]
+        said = "  ".join([*said, row["problem"] or ""]).rstrip()
+        lines.append(f"{row['submission']:{width}} {row['seconds']:6.1f} s  {said}")
     for name in EXERCISES:
         said = [row["exercises"][name] for row in rows if name in row["exercises"]]
         counts = Counter(each["status"] for each in said)

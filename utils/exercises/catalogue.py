@@ -30,19 +30,20 @@ import torch.nn.functional as F
 from torch import nn
 """  # what an answer that is run alone may use on every page
 SLOW = "transformers", "gguf"  # imports of a page that no answer needs
-RIGHT = "right"  # the name in a table under which edits stand that change nothing
+RIGHT, PYTHON = "right", "```python"
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A known mistake: its name, why it is wrong, and the edits that make it.
+    """A known mistake: its name, why it is wrong, and its forms, a line of edits each.
 
-    lines: one form of the mistake each, as (where it stands, edits).
+    A table also has edits that change nothing, as the mistake RIGHT, and the Python
+    that bodies share, as the line of PYTHON.
     """
 
     name: str
     why: str
-    lines: list[tuple[str, str]]
+    lines: list[str]
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,11 @@ class Form:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise.
+    """One exercise, as its page, its table and its trials give it.
 
     imports: what its page imports, for answers that are run alone.
     inputs(dtype): yields the arguments of each trial, as dicts by parameter name.
     gradients: False, True, or "without nan": none may arise on the way either.
-    known, helpers: its mistakes, and the Python that bodies in them share.
     """
 
     name: str
@@ -77,7 +77,6 @@ class Exercise:
     inputs: Callable[[torch.dtype], Iterable[dict]]
     gradients: bool | str
     known: list[Mistake]
-    helpers: str
 
     @cached_property
     def space(self) -> dict:
@@ -89,35 +88,24 @@ class Exercise:
         return defined(self.solution, self.space)
 
     @cached_property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> list[Form]:
         """Return each form of each known mistake, then of each slip."""
-        space = dict(self.space)
-        exec(self.helpers, space)
-        right = {self.solution, *self.right}
-        listed = [
-            Form(mistake.name, mistake.why, code, space)
-            for mistake in self.known
-            if mistake.name != RIGHT
-            for code in edits(self.solution, mistake)
-        ]
-        everywhere = [
-            Form(slip.name, slip.why, code, space)
-            for slip in slips()["every exercise"][0]
-            for code in slipped(self.solution, slip)
-            if code not in right
-        ]
-        return (*listed, *everywhere)
+        space, right, found = dict(self.space), {self.solution, *self.right}, []
+        for each in self.known:
+            if each.name == PYTHON:
+                exec(each.lines[0], space)
+            elif each.name != RIGHT:
+                found += [(each, code) for code in edits(self.solution, each)]
+        for slip in slips()["every exercise"]:
+            codes = slipped(self.solution, slip)
+            found += [(slip, code) for code in codes if code not in right]
+        return [Form(each.name, each.why, code, space) for each, code in found]
 
     @cached_property
-    def right(self) -> tuple[str, ...]:
+    def right(self) -> list[str]:
         """Return the edited solutions that are listed as right."""
-        lists = (edits(self.solution, each) for each in self.known)
-        found = [codes for each, codes in zip(self.known, lists) if each.name == RIGHT]
-        return tuple(code for codes in found for code in codes)
-
-    def names(self) -> list[str]:
-        """Return the names of the known mistakes, each once, slips last."""
-        return list(dict.fromkeys(form.name for form in self.forms))
+        known = [each for each in self.known if each.name == RIGHT]
+        return [code for each in known for code in edits(self.solution, each)]
 
     def trials(self) -> list[dict]:
         """Return the arguments of each trial, in single and in double precision."""
@@ -134,7 +122,6 @@ def trials(name: str, gradients: bool | str = True) -> Callable:
     return mark
 
 
-@cache
 def exercises() -> dict[str, Exercise]:
     """Return all exercises by number; what a page has lost is left out."""
     pages, inputs, known = {}, {}, {}
@@ -147,17 +134,9 @@ def exercises() -> dict[str, Exercise]:
         inputs |= {each.exercise: each for each in found}
     for path in (NOTEBOOKS / "exercises").glob("[0-9]*.txt"):
         known |= table(path)
-    return {
-        name: Exercise(
-            name,
-            *pages[name],
-            inputs[name],
-            inputs[name].gradients,
-            *known.get(name, ([], "")),
-        )
-        for name in sorted(inputs, key=lambda n: [int(x) for x in n.split(".")])
-        if name in pages
-    }
+    names = sorted(inputs.keys() & pages, key=lambda n: [*map(int, n.split("."))])
+    rest = {n: (inputs[n], inputs[n].gradients, known.get(n, [])) for n in names}
+    return {name: Exercise(name, *pages[name], *rest[name]) for name in names}
 
 
 # --- pages ------------------------------------------------------------------------
@@ -167,19 +146,14 @@ def read_page(path: Path) -> dict[str, tuple[str, Path, str, str]]:
     """Return (title, page, solution, imports) of each exercise of a notebook."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        texts = ["".join(cell["source"]) for cell in cells]
+        texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
     except (ValueError, LookupError, TypeError, OSError):
         return {}  # the other pages still work
-    whole = "\n".join(texts)
+    whole = "\n".join(text for text, _ in texts)
     titles, solutions = dict(HEADING.findall(whole)), dict(SOLUTION.findall(whole))
-    imports = ALWAYS + "\n".join(
-        imports_of("".join(c["source"])) for c in cells if c["cell_type"] == "code"
-    )
-    return {
-        name: (titles[name], path, solutions[name], imports)
-        for name in titles
-        if name in solutions
-    }
+    found = "\n".join(imports_of(text) for text, kind in texts if kind == "code")
+    names = titles.keys() & solutions
+    return {n: (titles[n], path, solutions[n], ALWAYS + found) for n in names}
 
 
 def imports_of(text: str) -> str:
@@ -211,34 +185,31 @@ def defined(code: str, space: dict) -> Callable:
 # --- tables -----------------------------------------------------------------------
 
 
-def table(path: Path) -> dict[str, tuple[list[Mistake], str]]:
-    """Return per exercise its known mistakes, and the Python that they share."""
+def table(path: Path) -> dict[str, list[Mistake]]:
+    """Return the known mistakes of each exercise in a table."""
     found, python = {}, False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        where = f"{path.name}, line {number}"
+    for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
-            name = line[3:].strip()
-            found[name] = mistakes, helpers = [], ""
+            mistakes = found[line[3:].strip()] = []
         elif line.startswith("```"):
             python = not python
+            mistakes += [Mistake(PYTHON, "", [""])] * python
         elif python:
-            helpers += f"{line}\n"
-            found[name] = mistakes, helpers
-        elif line.startswith("      ") and mistakes:  # deeper: goes on with a body
-            where, text = mistakes[-1].lines.pop()
-            mistakes[-1].lines.append((where, f"{text}\n{line[4:]}"))
+            mistakes[-1].lines[0] += f"{line}\n"
+        elif line.startswith("      ") and found and mistakes:  # goes on with a body
+            mistakes[-1].lines[-1] += f"\n{line[4:]}"
         elif line.startswith("    "):
-            mistakes[-1].lines.append((where, line.strip()))
+            mistakes[-1].lines.append(line.strip())
         elif line.strip() and not line.startswith("#"):
-            name_of_it, colon, why = line.partition(": ")
+            name, colon, why = line.partition(": ")
             if not colon:
-                raise ValueError(f"{where}: write 'name: why it is wrong'.")
-            mistakes.append(Mistake(name_of_it, why, []))
+                raise ValueError(f"{path.name}: {line!r} is no 'name: why it is wrong'")
+            mistakes.append(Mistake(name, why, []))
     return found
 
 
 @cache
-def slips() -> dict[str, tuple[list[Mistake], str]]:
+def slips() -> dict[str, list[Mistake]]:
     """Return what is the same in every exercise: slips, and what errors mean."""
     return table(NOTEBOOKS / "exercises/slips.txt")
 
@@ -249,34 +220,34 @@ def edits(solution: str, mistake: Mistake) -> Iterator[str]:
     All lines fit the solution that the course prints, which a test asserts; on a page
     that its reader has edited some may not.
     """
-    for where, line in mistake.lines:
-        try:
-            yield edited(solution, line, where)
-        except ValueError:
-            continue
+    for line in mistake.lines:
+        with suppress(ValueError):
+            yield edited(solution, line)
 
 
-def edited(solution: str, line: str, where: str = "an edit") -> str:
+def edited(solution: str, line: str) -> str:
     """Return a solution with the edits of a line; each must fit exactly once."""
     if line.startswith("* →"):  # another body
         head = re.match(r"(.*\n)*?def [^\n]*?(\n    [^\n]*)*?:\n", f"{solution}\n")[0]
-        body = line.removeprefix("* →").lstrip(" ")
+        body = line.removeprefix("* →").strip(" ")
         return (
-            f"{head.rstrip()}{body if body[0] == chr(10) else f'{chr(10)}    {body}'}\n"
+            f"{head.rstrip()}{'' if body[0] == chr(10) else f'{chr(10)}    '}{body}\n"
         )
     for edit in re.split(r"; (?=[^;]*→)", line):
-        old, arrow, new = (part.strip() for part in edit.partition("→"))
-        old, new = (unquoted(part).replace("\\n", "\n") for part in (old, new))
-        if not arrow or solution.count(old) != 1:
-            count = solution.count(old) if arrow else "without an arrow"
-            raise ValueError(f"{where}: {old!r} stands {count} times in\n{solution}")
+        old, new = (part.replace("\\n", "\n") for part in old_and_new(edit))
+        if solution.count(old) != 1:
+            said = f"{old!r} stands {solution.count(old)} times in\n{solution}"
+            raise ValueError(said)
         solution = solution.replace(old, new)
     return solution
 
 
-def unquoted(part: str) -> str:
-    """Return what stands between backticks, which keep its blanks; or the part."""
-    return part[1:-1] if len(part) > 1 and part[0] == part[-1] == "`" else part
+def old_and_new(edit: str) -> list[str]:
+    """Return both sides of the arrow; backticks around a side keep its blanks."""
+    if edit.count("→") != 1:
+        raise ValueError(f"{edit!r} is no 'old → new'")
+    sides = [side.strip() for side in edit.split("→")]
+    return [re.sub(r"^`(.*)`$", r"\1", side, flags=re.S) for side in sides]
 
 
 def slipped(solution: str, slip: Mistake) -> Iterator[str]:
@@ -284,8 +255,7 @@ def slipped(solution: str, slip: Mistake) -> Iterator[str]:
 
     A comment is no such place.
     """
-    for _, line in slip.lines:
-        old, new = (unquoted(part.strip()) for part in line.split("→"))
+    for old, new in map(old_and_new, slip.lines):
         places = [m.start() for m in re.finditer(re.escape(old), solution)]
         places = [at for at in places if "#" not in solution[:at].split("\n")[-1]]
         for at in places:
@@ -299,14 +269,13 @@ def slipped(solution: str, slip: Mistake) -> Iterator[str]:
 
 @cache
 def renumbered() -> dict[str, str]:
-    """Return today's number of each exercise whose number or title has changed.
+    """Return today's number of each exercise that had another number or title.
 
     The keys are the number and the title that it had, as in its old heading.
     """
     path = NOTEBOOKS / "exercises/renumbered.txt"
     lines = path.read_text(encoding="utf-8").splitlines()
-    pairs = (line.partition(" → ") for line in lines if "→" in line and line[0] != "#")
-    return {old.strip(): new.strip() for old, _, new in pairs}
+    return dict(x.split(" → ") for x in lines if "→" in x and x[0] != "#")
 
 
 def number_of(number: str, title: str) -> str:

@@ -10,7 +10,14 @@ from torch import Tensor
 from .catalogue import slips
 from .running import WHERE
 
+OUTPUT = "your output"
 DIFFER = "the values differ: "
+UNWANTED = {  # what should not be done -> what to say; {} stands for what was done
+    "never ends": "your function had not finished after {} and was stopped.",
+    "changes its argument": "your function edits its argument {} in place.",
+    "raises": "your function raised {}",
+    "in the backward pass": "the values are right, but in the backward pass: {}.",
+}
 
 
 def difference(should: dict, did: dict) -> str:
@@ -18,90 +25,67 @@ def difference(should: dict, did: dict) -> str:
     for what in dict.fromkeys([*did, *should]):
         if what == WHERE:
             continue
-        if what not in should and isinstance(did[what], str):
-            return _done_in_vain(what, did)
+        if what in UNWANTED and what not in should:
+            line = f"\n  In {did[WHERE]}" if did.get(WHERE) else ""
+            return UNWANTED[what].format(did[what]) + line
         if what not in should or what not in did:
             other = next(what for what in should if what not in did)
             return f"your function did not do what it should: {other} {should[other]}."
         words = unlike(should[what], did[what])
         if words and what.startswith("gradient"):
-            if not did[what].any():
-                words = CUT_OFF
-            elif words.startswith(f"{DIFFER}at"):  # it is finite
-                words += IN_PART
+            words = words if did[what].any() else "none arrives."
             return f"the values are right, but the {what} is not: {words}"
         if words:
             return words
     return ""
 
 
-CUT_OFF = (
-    "none arrives. Does a .detach(), .item(), torch.tensor(), torch.no_grad() or "
-    "load_state_dict() (it copies) cut it off?"
-)
-IN_PART = " Does a .detach() or .data cut a part of it off?"
-EDITS = "your function edits its argument "
-NO_RETURN = "Is a `return` missing?"
-
-
-def _done_in_vain(what: str, did: dict) -> str:
-    """Return in words what was done that should not be: an error, an edit."""
-    line = f"\n  In {did[WHERE]}" if did.get(WHERE) else ""
-    if what == "never ends":
-        return (
-            f"your function had not finished after {did[what]} and was stopped.{line}"
-        )
-    if what == "changes its argument":
-        names = ", ".join(f"`{name}`" for name in did[what].split(", "))
-        return (
-            f"{EDITS}{names} in place; the caller still needs it. Build a new tensor "
-            "(x = x - 1 instead of x -= 1), or change a copy: keys = keys.clone(). A "
-            "second name or a slice is no copy."
-        )
-    hint = f"\n  {known_error(did[what])[1]}".rstrip()
-    if what == "raises":
-        return f"your function raised {did[what]}{hint}{line}"
-    return f"the values are right, but {what}: {did[what]}.{hint}{line}"
-
-
-def known_error(said: str) -> tuple[str, str]:
-    """Return (what was done, what the error means), or two empty texts."""
-    known = slips()["errors"][0]
-    for each in known:
-        if any(re.search(words, said) for _, words in each.lines):
+def meaning(said: str) -> tuple[str, str]:
+    """Return (the mistake, what it means) if a difference says it, or empty texts."""
+    for each in slips()["what is said"]:
+        if any(re.search(words, said) for words in each.lines):
             return each.name, each.why
     return "", ""
 
 
-def unlike(wanted, found, where: str = "your output") -> str:
+def unlike(wanted, found, where: str = OUTPUT) -> str:
     """Return in words how two values differ, or ""; NaN equals NaN."""
+
+    def other(expected: str) -> str:
+        returned = "your function returned" if where == OUTPUT else f"{where} is"
+        return f"{returned} {_short(found)}{expected}."
+
     if isinstance(wanted, Tensor):
-        return _unlike_tensors(wanted, found, where)
-    returned = "your function returned" if where == "your output" else f"{where} is"
-    missing = f" {NO_RETURN}" if found is None else ""
+        if type(found) not in (Tensor, torch.nn.Parameter):
+            return other(", not a tensor")
+        if found.layout != torch.strided or found.is_nested:
+            return f"{where} is a sparse or nested tensor; return an ordinary one."
+        for what in ("shape", "device", "dtype"):
+            a, b = getattr(wanted, what), getattr(found, what)
+            if a != b:
+                a, b = (tuple(x) if what == "shape" else x for x in (a, b))
+                return f"{where} has {what} {b}; expected {a}."
+        return "" if same(wanted, found) else f"{DIFFER}{_where(wanted, found)}"
     if isinstance(wanted, list | tuple | dict):
         kind = dict if isinstance(wanted, dict) else (list, tuple)
         if not isinstance(found, kind) or len(found) != len(wanted):
-            given = _short(found)
-            expected = f"a {type(wanted).__name__} of {len(wanted)}"
-            return f"{returned} {given}; expected {expected}.{missing}"
-        if isinstance(wanted, dict) and set(wanted) != set(found):
-            return f"{returned} the keys {_short([*found])}; expected {[*wanted]}."
-        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
-            named = repr(key) if isinstance(wanted, dict) else key + 1
-            part = f"part {named} of {where}"
-            if words := unlike(wanted[key], found[key], part):
+            return other(f"; expected a {type(wanted).__name__} of {len(wanted)}")
+        a, b = (x if kind is dict else dict(enumerate(x, 1)) for x in (wanted, found))
+        if a.keys() != b.keys():
+            return f"{where} has the keys {_short([*b])}; expected {[*a]}."
+        for key in a:
+            part = f"part {key!r} of {where}"
+            if words := unlike(a[key], b[key], part):
                 return f"in {part} {words}" if words.startswith(DIFFER) else words
         return ""
     if isinstance(wanted, bool | int | float) and hasattr(found, "item"):
         found = found.item() if math.prod(found.shape) == 1 else found
     if isinstance(wanted, float) and type(found) in (int, float):
         close = math.isclose(wanted, found, rel_tol=1e-4, abs_tol=1e-6)
-        same = close or (math.isnan(wanted) and math.isnan(found))
+        alike = close or (math.isnan(wanted) and math.isnan(found))
     else:  # True is not 1, and 1.0 is not 1
-        same = type(found) is type(wanted) and found == wanted
-    said = f"{returned} {_short(found)}; expected {_short(wanted)}.{missing}"
-    return "" if same else said
+        alike = type(found) is type(wanted) and found == wanted
+    return "" if alike else other(f"; expected {_short(wanted)}")
 
 
 def _short(value) -> str:
@@ -115,24 +99,10 @@ def _short(value) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _unlike_tensors(wanted: Tensor, found, where: str) -> str:
-    if type(found) not in (Tensor, torch.nn.Parameter):
-        returned = "your function returned" if where == "your output" else f"{where} is"
-        more = f" {NO_RETURN}" if found is None else ""
-        return f"{returned} {_short(found)}, not a tensor.{more}"
-    if found.layout != torch.strided or found.is_nested:
-        return f"{where} is a sparse or nested tensor; return an ordinary one."
-    for what in ("shape", "device", "dtype"):
-        a, b = getattr(wanted, what), getattr(found, what)
-        if a != b:
-            a, b = (tuple(x) if what == "shape" else x for x in (a, b))
-            return f"{where} has {what} {b}; expected {a}."
-    return "" if same(wanted, found) else f"{DIFFER}{_where(wanted, found)}"
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one kind are equal up to rounding; NaN equals NaN."""
-    tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single is off by 1e-7
+def same(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
+    """Whether two tensors are equal, by default up to rounding; NaN equals NaN."""
+    if tolerance is None:
+        tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single: off by 1e-7
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -144,9 +114,8 @@ def _where(wanted: Tensor, found: Tensor) -> str:
         return f"{int((wanted != found).sum())} of {found.numel()} are flipped."
     if found.isinf().any() and not wanted.isinf().any():
         return f"{int(found.isinf().sum())} of {found.numel()} are infinite."
-    equal = (found == wanted) | (found.isnan() & wanted.isnan())  # inf - inf is NaN
     gap = (found.double() - wanted.double()).abs().nan_to_num(math.inf)
-    gap = gap.masked_fill(equal, 0.0)
+    gap = gap.where(~torch.isclose(found, wanted, 0, 0, equal_nan=True), 0)
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
     a, b = wanted[at].item(), found[at].item()
     digits = ".3f" if f"{a:.3f}" != f"{b:.3f}" else ".7g"

@@ -1,18 +1,33 @@
-"""Grades an answer: says in words what it did otherwise than the printed solution."""
+"""Grades an answer, says what is wrong with it, and names the mistake that it is.
+
+A name is a claim, so it has to be earned: a known mistake did exactly the same on every
+input; or the difference itself says it; or the numbers are right but for their form; or
+on most inputs that are wrong, the first among them, one mistake alone returns the same.
+"""
 
 import dis
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import CodeType
 
+import matplotlib.pyplot as plt
+import torch
 from torch import Tensor
 
+from utils.plotting import heatmap, show
+
 from .catalogue import Exercise
-from .compare import DIFFER, difference, unlike
-from .naming import name_of
-from .running import run, silence, surroundings_kept
+from .compare import DIFFER, difference, meaning, same, unlike
+from .running import parts, run, silence, surroundings_kept
 
 SOLVED, NOT_YET, UNTOUCHED = "solved", "not yet", "not attempted yet"
+AGAIN = (
+    "Called again with the same inputs, your function does something else. Does it "
+    "keep something from one call to the next, in a global, a default argument or an "
+    "attribute?"
+)
 
 
 @dataclass(frozen=True)
@@ -34,42 +49,36 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     """Return the verdict on one answer; prints what it prints, draws nothing."""
     if is_untouched(function):
         return Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
-    trials, how = exercise.trials(), exercise.gradients
-    did = []
-    for seed, trial in enumerate(trials):  # no two draw the same random numbers
-        did.append(run(function, trial, how, seed))
-        if "never ends" in did[-1]:
+    trials, did = exercise.trials(), []
+
+    def tried(function: Callable, i: int) -> dict:
+        return run(function, trials[i], exercise.gradients, seed=i)
+
+    for i in range(len(trials)):
+        did.append(tried(function, i))
+        if endless := "never ends" in did[i]:
             break
-    should = [
-        run(exercise.reference, t, how, i) for i, t in enumerate(trials[: len(did)])
-    ]
-    said = [difference(a, b) for a, b in zip(should, did)]
+    should = [tried(exercise.reference, i) for i in range(len(did))]
+    said = [*map(difference, should, did)]
     wrong = [i for i, words in enumerate(said) if words]
     with silence():
         for i in wrong[:1] * 2 or range(len(did)):
-            if not (said[i] or DIFFER).startswith(DIFFER):
-                continue  # what cannot be compared with the solution, nor with itself
-            if difference(did[i], run(function, trials[i], how, i)):
+            # what cannot be compared with the solution cannot with itself
+            comparable = not said[i] or said[i].startswith(DIFFER)
+            if comparable and difference(did[i], tried(function, i)):
                 return Verdict(NOT_YET, f"{AGAIN}\n  {tried_with(trials[i])}")
         if not wrong:
             return Verdict(SOLVED, f"Equal to the reference on {len(trials)} inputs.")
         first = wrong[0]
         message = sentence(said[first], should[first], trials[first])
-        if "never ends" in did[-1]:
+        if endless:
             return Verdict(NOT_YET, message)
-        mistake, why = name_of(exercise, trials, should, did)
-    if mistake:
-        message = f"{why}\n  {message}" if why else message
-    elif len(wrong) < len(did):
+        mistake, claim = name_of(exercise, cache(tried), should, did, said)
+    if claim:
+        message = f"{claim}\n  {message}"
+    if not mistake and len(wrong) < len(did):
         message += f"\n  Right on {len(did) - len(wrong)} of {len(did)} inputs."
     return Verdict(NOT_YET, message, mistake, _picture(should[first], did[first]))
-
-
-AGAIN = (
-    "Called again with the same inputs, your function does something else. Does it "
-    "keep something from one call to the next, in a global, a default argument or an "
-    "attribute?"
-)
 
 
 def is_untouched(function: Callable) -> bool:
@@ -77,15 +86,104 @@ def is_untouched(function: Callable) -> bool:
     for _ in range(100):  # a decorator could wrap itself
         function = getattr(function, "__wrapped__", getattr(function, "func", function))
     code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType):
-        return False
-    trivial = {"RESUME", "NOP", "CACHE", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
-    constants = {None, Ellipsis, function.__doc__}
-    return all(
+    trivial = "RESUME", "NOP", "CACHE", "RETURN_VALUE"
+    return isinstance(code, CodeType) and all(
         each.opname in trivial
-        and (not each.opname.endswith("_CONST") or each.argval in constants)
+        or each.opname in ("LOAD_CONST", "RETURN_CONST")
+        and each.argval in (None, ..., function.__doc__)
         for each in dis.get_instructions(code)
     )
+
+
+# --- names ------------------------------------------------------------------------
+
+FORMS = {  # name -> (what to say, right outputs that this could be made of)
+    "more returned than was asked for": (
+        "Its first part is right: return only that.",
+        lambda x, y: x[:1] if isinstance(x, tuple) else []),
+    "another dtype": (
+        "Your numbers are right, but not their type.",
+        lambda x, y: [y] if x.dtype != y.dtype != torch.bool
+        and same(x.to(y.dtype), y, 1e-2) else []),
+    "axes in another order": (
+        "Your numbers are right, but their axes stand in another order.",
+        lambda x, y: (x.permute(p) for p in itertools.permutations(range(x.dim())))
+        if x.dim() <= 4 else []),
+    "right numbers in another shape": (
+        "Your numbers are right, and their order, but not their shape.",
+        lambda x, y: [x.reshape(y.shape)]),
+    "True and False exchanged": (
+        "True stands where False should.",
+        lambda x, y: [~x] if x.dtype == torch.bool else []),
+    "right but for a factor": (
+        "Every number is the expected one times the same factor.",
+        lambda x, y: [x * ((x * y).sum() / (x * x).sum())] if x.numel() > 1 else []),
+    "right in single precision only": (
+        "In double precision only the first digits are right. Is something done in "
+        "single precision (.float(), a new tensor without dtype=...), or a small "
+        "number added?",
+        lambda x, y: [y] if y.dtype == torch.float64 and same(x, y, 1e-4) else []),
+}  # fmt: skip
+
+
+def name_of(
+    exercise: Exercise, tried: Callable, should: list, did: list, said: list[str]
+) -> tuple[str | None, str]:
+    """Return (the mistake, the sentence that claims it), or (None, "").
+
+    tried(function, i): what a function does on trial i. should, did, said: on each
+    trial what the reference did, the answer did, and how they differ.
+    """
+    wrong = [i for i, words in enumerate(said) if words]
+    order = sorted(range(len(did)), key=lambda i: not said[i])  # wrong: soonest told
+    for form in exercise.forms:
+        if not any(difference(tried(form.function, i), did[i]) for i in order):
+            claim = f"Your answer equals a known mistake, {form.name!r}."
+            return form.name, f"{claim} {form.why}"
+    names = {meaning(said[i])[0] for i in wrong}
+    if len(names) == 1 and any(names):
+        return names.pop(), ""
+    for name, (claim, change) in FORMS.items():
+        if all(_becomes(change, should[i], did[i]) for i in wrong):
+            return name, claim
+    outputs = parts([each.get("returns") for each in should])
+    if not any(isinstance(x, Tensor) for x in outputs):
+        return None, ""  # to say yes to the same function proves no mistake
+    votes = {}
+    for form in exercise.forms:
+        if not _same_output(tried(form.function, wrong[0]), did[wrong[0]]):
+            continue  # nearly, but not on the input that is shown
+        gave = [tried(form.function, i) for i in wrong]
+        if all(difference(should[i], each) for i, each in zip(wrong, gave)):
+            agree = sum(_same_output(each, did[i]) for i, each in zip(wrong, gave))
+            votes[form.name] = max((agree, form.why), votes.get(form.name, (0, "")))
+    most = max(votes.values(), default=(0, ""))[0]
+    best = [name for name in votes if votes[name][0] == most]
+    if len(best) != 1 or 2 * most < len(wrong):
+        return None, ""
+    claim = f"On {most} of the {len(wrong)} inputs on which it is wrong, its output is "
+    return best[0], f"{claim}that of a known mistake, {best[0]!r}. {votes[best[0]][1]}"
+
+
+def _becomes(change: Callable, should: dict, did: dict) -> bool:
+    """Whether a wrong output becomes right by the change."""
+    try:
+        x, y = did["returns"], should["returns"]
+        return bool(unlike(y, x)) and any(not unlike(y, each) for each in change(x, y))
+    except (LookupError, AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+
+
+def _same_output(one: dict, other: dict) -> bool:
+    """Whether both return the same numbers, NaN left out."""
+    if "returns" not in one or "returns" not in other:
+        return False
+    a, b = one["returns"], other["returns"]
+    said = unlike(a, b)
+    if not isinstance(a, Tensor) or (said and not said.startswith(DIFFER)):
+        return not said
+    number = ~(a.isnan() | b.isnan())
+    return bool(2 * number.sum() > a.numel()) and same(a[number], b[number])
 
 
 # --- words and pictures -----------------------------------------------------------
@@ -93,15 +191,16 @@ def is_untouched(function: Callable) -> bool:
 
 def sentence(said: str, should: dict, trial: dict) -> str:
     """Return what was wrong on one trial, and on which."""
+    hint = meaning(said)[1]
     functions = [described(x) for x in trial.values() if callable(x)]
     if functions:
         if isinstance(should.get("returns"), bool):
             said = said.replace("your function returned", "your test said")
             said = said.replace("your function", "your test")
         said = f"for {', '.join(functions)} {said}"
+    inputs = tried_with(trial) if len(functions) < len(trial) else ""
     said = said[0].upper() + said[1:]
-    alone = len(functions) == len(trial)
-    return said if alone else f"{said}\n  {tried_with(trial)}"
+    return "\n  ".join(filter(None, [said, hint, inputs]))
 
 
 def tried_with(trial: dict) -> str:
@@ -113,14 +212,19 @@ def described(x) -> str:
     """Return in words what an argument is."""
     if isinstance(x, Tensor):
         said = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
-        finite = x[x.isfinite()].abs() if x.is_floating_point() else x[:0].flatten()
-        largest = float(finite.max()) if finite.numel() else 0.0
+        largest = _largest(x) if x.is_floating_point() else 0
         return f"{said} up to ±{largest:.3g}" if largest > 30 else said
     if callable(x):
         inner = getattr(x, "func", x)  # of a functools.partial
         return f"`{getattr(inner, '__name__', type(inner).__name__)}`"
     text = repr(x)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _largest(x: Tensor) -> float:
+    """Return the largest size among the finite numbers."""
+    finite = x[x.isfinite()].abs()
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 def _picture(should: dict, did: dict) -> tuple[Tensor, Tensor] | None:
@@ -136,3 +240,20 @@ def _picture(should: dict, did: dict) -> tuple[Tensor, Tensor] | None:
         return a, b
     worst = (a - b).abs().nan_to_num(1e300).flatten(1).amax(1).argmax()
     return a[worst], b[worst]
+
+
+def draw(expected: Tensor, yours: Tensor) -> None:
+    """Draw the two outputs and their difference; what is not finite is hatched."""
+    figure, axes = plt.subplots(1, 3, figsize=(9, 2.4))
+    panels = {"expected": expected, "yours": yours, "difference": yours - expected}
+    largest = min(max(map(_largest, panels.values())), 1e9)
+    for ax, (title, matrix) in zip(axes, panels.items(), strict=True):
+        finite = matrix.isfinite()
+        drawn = matrix.where(finite, 0.0).clamp(-largest, largest)
+        heatmap(drawn, ax, signed=True, vmax=largest, mask=finite, title=title)
+        ax.set(xlabel="", ylabel="")
+    said = "Expected and your output differ by at most "
+    said += f"{_largest(yours - expected):.3g}."
+    if lost := int((~yours.isfinite()).sum()):
+        said += f" {lost} of your {yours.numel()} values are NaN or infinite."
+    show(figure, said)

@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -20,25 +21,18 @@ from IPython.core.inputtransformer2 import TransformerManager
 from platformdirs import user_data_dir
 
 from .catalogue import Exercise, imported, number_of, renumbered
-from .running import (
-    LIMIT,
-    TooLong,
-    first_line,
-    seeded,
-    silence,
-    surroundings_kept,
-    time_limit,
-)
+from .engine import grade
+from .running import TooLong, afresh, first_line, silence, surroundings_kept
 
 MARK = "# Attention, Head by Head: exercise "
 LARGEST = 64 * 1024  # bytes; an answer is a page of text
-_given: dict[str, list[Callable]] = {}  # of cells that are being run: what check got
+given: dict[str, list[Callable]] = {}  # of cells that are being run: what check got
 
 
 class NotKept(Exception):
     """Says in words why an answer cannot be kept, or not be used.
 
-    verdict: on an answer that was run alone and is not right.
+    verdict: on an answer that is not right when its cell is run alone.
     """
 
     verdict = None
@@ -53,11 +47,9 @@ def folder() -> Path:
     own = user_data_dir("attention-head-by-head", appauthor=False)
     try:
         return Path(os.environ.get("COURSE_PROGRESS_DIR") or own).expanduser()
-    except RuntimeError:
-        said = (
-            "the folder of your answers cannot be found: COURSE_PROGRESS_DIR names it"
-        )
-        raise NotKept(said) from None
+    except RuntimeError:  # there is no such home
+        said = "the folder of your answers cannot be found; COURSE_PROGRESS_DIR names"
+        raise NotKept(f"{said} it") from None
 
 
 # --- files ------------------------------------------------------------------------
@@ -71,15 +63,16 @@ def place(exercise: Exercise) -> Path:
 
 def find(exercise: Exercise) -> Path | None:
     """Return the file that holds the answer to an exercise, whatever its number was."""
-    moved = [old for old, new in renumbered().items() if new == exercise.name]
-    numbers = {exercise.name, *(old.split()[0] for old in moved)}
-    files = [x for n in numbers for x in folder().glob(f"{n}[-.]*py") if x.is_file()]
-    files.sort(key=lambda path: path != place(exercise))
-    return next((x for x in files if _number_in(x) == exercise.name), None)
+    moved = (
+        old.split()[0] for old, new in renumbered().items() if new == exercise.name
+    )
+    files = [x for n in (exercise.name, *moved) for x in folder().glob(f"{n}[-.]*py")]
+    files = [x for x in files if number_in(x) == exercise.name]
+    return max(files, key=lambda path: path == place(exercise), default=None)
 
 
-def _number_in(path: Path) -> str:
-    """Return today's number of the exercise that a file of the course is about."""
+def number_in(path: Path) -> str:
+    """Return today's number of the exercise of which a file of the course is, or ""."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             line = file.readline(1000).strip()
@@ -97,9 +90,8 @@ def read(exercise: Exercise) -> str | None:
     try:
         with path.open(encoding="utf-8-sig") as file:
             seen = os.fstat(file.fileno())
-            if os.name == "posix" and (
-                seen.st_uid != os.getuid() or seen.st_mode & 0o022
-            ):
+            foreign = os.name == "posix" and seen.st_uid != os.getuid()
+            if foreign or (os.name == "posix" and seen.st_mode & 0o022):
                 raise NotKept(
                     f"{path.name} belongs to somebody else, or others may write it, so "
                     "it is not run; read it, and if it is yours: `chmod go-w` it"
@@ -117,7 +109,7 @@ def write(exercise: Exercise, cell: str) -> None:
     text = f"{MARK}{exercise.name}, {exercise.title}\n\n\n{cell.strip()}\n"
     if len(text.encode()) > LARGEST:
         raise NotKept(f"its cell is longer than {LARGEST // 1024} KiB")
-    if path.exists() and not _number_in(path):
+    if path.exists() and not number_in(path):
         raise NotKept(f"{path.name} in your folder was not written by this course")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,47 +139,66 @@ def remove(exercise: Exercise) -> bool:
 # --- cells ------------------------------------------------------------------------
 
 
-def is_loading(name: str) -> bool:
-    return name in _given
+def own(exercise: Exercise, cell: str) -> Callable:
+    """Return what a cell, run alone, gives to check and is right, or say why not.
+
+    It is run without its prints and pictures, which may use what other cells define;
+    if that does not do, it is run whole.
+    """
+    try:
+        whole, short = parsed(cell), parsed(cell)
+    except SyntaxError as error:
+        raise not_alone(f"it raises SyntaxError: {first_line(error)}") from None
+    short.body = [
+        each
+        for each in short.body
+        if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each)
+    ]
+    try:
+        return alone(exercise, short, cell)
+    except NotKept:
+        if len(short.body) < len(whole.body):
+            with suppress(NotKept):
+                return alone(exercise, whole, cell)
+        raise
 
 
-def note(name: str, function: Callable) -> bool:
-    """Note what a cell gives to check; return whether one is being run by `load`."""
-    if name in _given:
-        _given[name].append(function)
-    return bool(_given)
+def alone(exercise: Exercise, tree: ast.Module, text: str) -> Callable:
+    """Return the first right function of those that a cell gives to check.
 
-
-def load(exercise: Exercise, tree: ast.Module, text: str) -> list[Callable]:
-    """Return the functions that a cell gives to `check`, from the cell run alone.
-
-    tree, text: of the cell, see `readings`. It is run as a kernel would run it, in
-    silence, after the imports of its page.
+    tree, text: of the cell. It is run as a kernel would run it, in silence, after the
+    imports of its page.
     """
     name, file = exercise.name, f"<your answer {exercise.name}, {hash(text):x}>"
     course = f"from {__package__} import answer, check, progress"
     space = imported(f"{exercise.imports}\n{course}") | KERNEL
-    _given[name] = []
+    given[name] = []
     # where tracebacks and inspect.getsource look for the lines of a file
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     try:
-        code = compile(tree, file, "exec")
-        with surroundings_kept(), seeded(), silence(), time_limit(LIMIT):
-            exec(code, space)
-        found = _given[name] or [space.get("ANSWER")]  # as it was called once
+        with surroundings_kept(), silence():
+            with afresh():
+                exec(compile(tree, file, "exec"), space)
+            found = given[name][:] or [space.get("ANSWER")]  # as it was called once
+            if not all(map(callable, found)):
+                raise NotKept("its cell gives no function to check")
+            for function in found:
+                verdict = grade(exercise, function)
+                if verdict.solved:
+                    return function
     except NotKept:
         raise
     except TooLong as error:
         raise NotKept(f"its cell had not finished after {error}") from None
-    except BaseException as error:  # SystemExit, KeyboardInterrupt, what it makes up
-        raise not_alone(
-            f"it raises {type(error).__name__}: {first_line(error)}"
-        ) from None
+    except BaseException as error:  # SystemExit, KeyboardInterrupt: Run All goes on
+        said = f"it raises {type(error).__name__}: {first_line(error)}"
+        raise not_alone(said) from None
     finally:
-        del _given[name]
-    if not all(map(callable, found)):
-        raise NotKept("its cell gives no function to check")
-    return found
+        del given[name]
+    said = verdict.message.splitlines()[0].rstrip(".")
+    wrong = not_alone(f"it is not right ({said})")
+    wrong.verdict = verdict
+    raise wrong
 
 
 KERNEL = {  # what a notebook's kernel offers
@@ -213,20 +224,3 @@ def parsed(text: str) -> ast.Module:
         return ast.parse(TransformerManager().transform_cell(text))
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxError(first_line(error)) from None
-
-
-def readings(text: str) -> list[ast.Module]:
-    """Return a cell without its prints and pictures, and, if these differ, whole.
-
-    What stands below the function may use what other cells define.
-    """
-    try:
-        whole, short = parsed(text), parsed(text)
-    except SyntaxError as error:
-        raise not_alone(f"it raises SyntaxError: {first_line(error)}") from None
-    short.body = [
-        each
-        for each in short.body
-        if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each)
-    ]
-    return [short, whole] if len(short.body) < len(whole.body) else [whole]

@@ -3,9 +3,9 @@
 Of a submission only the cells that call `check` count, each run alone, after those
 statements of the cells above it that define what it uses; what it stores or prints is
 ignored. Its process has a limit of time and of memory, opens no socket and starts no
-program. It says which exercises it will grade before it runs any of them, and each
-verdict as soon as it is known: if it crashes or is stopped, the verdicts that came
-before stay, and the rest is unmarked. This keeps accidents apart, not attacks.
+program. Before and after each cell it writes down what is known: if it crashes or is
+stopped, the verdicts that came before stay, and the rest is unmarked. This keeps
+accidents apart, not attacks.
 """
 
 import ast
@@ -16,10 +16,10 @@ import multiprocessing
 import os
 import re
 import signal
+import symtable
 import sys
 import time
 from collections.abc import Iterator
-from itertools import zip_longest
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ import matplotlib
 import torch
 from tqdm import tqdm
 
-from utils.exercises import EXERCISES, kept, own
+from utils.exercises import EXERCISES, kept
 from utils.exercises.catalogue import HEADING, number_of
 from utils.exercises.engine import NOT_YET, SOLVED, UNTOUCHED
 from utils.exercises.kept import NotKept
@@ -37,8 +37,6 @@ SECONDS = 120.0  # that one submission may take
 MEMORY = 2 * 2**30  # bytes that it may take, beside PyTorch and the course
 LONGEST = 200  # characters of a message
 STATUS = {UNTOUCHED: "untouched", NOT_YET: "wrong", SOLVED: "solved"}
-PARTS = "status", "mistake", "message"  # what is said of an exercise
-UNMARKED = dict(zip(PARTS, ("unmarked", None, "")))
 # of several answers to an exercise the best one counts; an unmarked one might be right
 RANKS = ["untouched", "wrong", "unmarked", "solved"]
 NOT_ITS_OWN = "EXERCISES", "reference"  # names that an answer does not need
@@ -49,25 +47,23 @@ CLOSED = "socket. subprocess. os.system os.kill os.fork os.exec os.spawn os.posi
 
 
 def work(path: Path, folder: str, memory: int) -> None:
-    """Write line by line to `folder`/said: the exercises, then verdict by verdict.
-
-    Each line is JSON; a text in the place of a verdict says why nothing counts.
-    """
-    with open(f"{folder}/said", "w", encoding="utf-8") as said:
+    """Write to `folder`/said, as lines of JSON, what is known from cell to cell."""
+    with open(f"{folder}/said", "w", encoding="utf-8") as file:
         os.mkdir(f"{folder}/here")
         _close_off(f"{folder}/here", memory)
-        for each in _verdicts(path):
-            print(json.dumps(each), file=said, flush=True)
+        for verdicts, problem, now in _known(path):
+            known = {"exercises": best(verdicts), "problem": problem, "now": now}
+            print(json.dumps(known), file=file, flush=True)
     os._exit(0)  # whatever threads the submission left behind
 
 
-def _verdicts(path: Path) -> Iterator[list | dict | str]:
+def _known(path: Path) -> Iterator[tuple[list, str | None, str | None]]:
+    """Yield (verdicts so far, why it ended or None, the exercise at work or None)."""
     try:
         cells = answer_cells(path)
     except ValueError as error:
-        yield str(error)
+        yield [], str(error), None
         return
-    yield [name for name, *_ in cells]
     modules = [m for n, m in sys.modules.items() if n.startswith("utils.")]
     classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
     owners = [*modules, *classes, builtins, torch, torch.Tensor]
@@ -75,12 +71,26 @@ def _verdicts(path: Path) -> Iterator[list | dict | str]:
     # torch.compile wraps manual_seed
     course = [x for x in course if x[1] != "manual_seed"]
     course = [x for x in course if callable(x[2]) or type(x[2]) is property]
-    for cell in cells:
-        verdict = mark_cell(*cell)
+    unmarked = verdicts = [(name, said("unmarked")) for name, *_ in cells]
+    for i, (name, *cell) in enumerate(cells):
+        yield verdicts, None, name
+        verdicts = [*verdicts[:i], (name, mark_cell(name, *cell)), *unmarked[i + 1 :]]
         if any(vars(owner).get(key) is not x for owner, key, x in course):
-            yield "it replaces `check`, or what `check` is made of"
+            yield unmarked, "it replaces `check`, or what `check` is made of", name
             return
-        yield verdict
+    yield verdicts, None, None
+
+
+def best(verdicts: list[tuple[str, dict]]) -> dict[str, dict]:
+    """Return the best verdict on each exercise, the last of several."""
+    verdicts = sorted(verdicts, key=lambda x: RANKS.index(x[1]["status"]))
+    return {name: dict(verdicts)[name] for name in EXERCISES if name in dict(verdicts)}
+
+
+def said(status: str, mistake: str | None = None, message: str = "") -> dict:
+    """Return what is said of an exercise, without what a terminal would obey."""
+    message = "".join(c if c.isprintable() else " " for c in message[:LONGEST])
+    return {"status": status, "mistake": mistake, "message": message}
 
 
 def _close_off(folder: str, memory: int) -> None:
@@ -161,39 +171,27 @@ def mark_cell(name: str, text: str, before: list[ast.stmt]) -> dict:
         nodes = ast.walk(kept.parsed(text))
         if any(getattr(x, "id", getattr(x, "attr", "")) in NOT_ITS_OWN for x in nodes):
             raise NotKept("it reads the course's own answer")
-        own(EXERCISES[name], text)
-        return dict(zip(PARTS, ("solved", None, "")))
+        kept.own(EXERCISES[name], text)
+        return said("solved")
     except SyntaxError as error:
-        return dict(zip(PARTS, ("wrong", None, _short(f"SyntaxError: {error}"))))
+        return said("wrong", None, f"SyntaxError: {error}")
     except NotKept as error:
-        said, verdict = str(error), error.verdict
-    missing = re.search(r"it uses `(\w+)` from another cell", said)
-    for each in reversed(before) if missing else ():
-        line = ast.unparse(each)
-        if missing[1] in defined_by(each) and line not in text:
+        why, verdict = str(error), error.verdict
+    missing = re.search(r"it uses `(\w+)` from another cell", why)
+    for line in map(ast.unparse, reversed(before) if missing else ()):
+        if missing[1] in defined_by(line) and line not in text:
             return mark_cell(name, f"{line}\n{text}", before)
     if verdict is None:
-        return dict(zip(PARTS, ("wrong", None, _short(said))))
-    message = _short(verdict.message.split("\n")[0])
-    return dict(zip(PARTS, (STATUS[verdict.status], verdict.mistake, message)))
+        return said("wrong", None, why)
+    first = verdict.message.split("\n")[0]
+    return said(STATUS[verdict.status], verdict.mistake, first)
 
 
-def defined_by(statement: ast.stmt) -> set[str]:
+def defined_by(statement: str) -> set[str]:
     """Return the names that a statement defines."""
-    found = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-        elif isinstance(getattr(node, "ctx", None), ast.Store):
-            found.add(getattr(node, "id", ""))
-        else:
-            found.add(getattr(node, "name", ""))
-    return found
-
-
-def _short(text: object) -> str:
-    """Return a text on one line, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in str(text)[:LONGEST])
+    table = symtable.symtable(statement, "", "exec")
+    found = (x for x in table.get_symbols() if x.is_assigned() or x.is_imported())
+    return {x.get_name() for x in found}
 
 
 # --- in the process that was called -----------------------------------------------
@@ -219,7 +217,7 @@ def mark(
 
 def _row(context, submission: str, seconds: float, memory: int) -> dict:
     """Mark one submission; return its exercises, a problem or None, and the seconds."""
-    begun, problem = time.monotonic(), None
+    begun = time.monotonic()
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         given = Path(submission).absolute(), folder, memory
         process = context.Process(target=work, args=given)
@@ -230,29 +228,17 @@ def _row(context, submission: str, seconds: float, memory: int) -> dict:
         process.join()
         path = Path(folder, "said")
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    said = []
+    known = {"exercises": {}, "problem": None, "now": None}
     with contextlib.suppress(ValueError):  # a last line that was cut off
-        said += map(json.loads, lines)
-    names, *verdicts = said or [[]]
-    if isinstance(names, str):  # nothing counts, and this says why
-        names, problem = [], names
-    elif verdicts and isinstance(verdicts[-1], str):
-        problem, left = verdicts[-1], names[len(verdicts) - 1]
-        problem, verdicts = f"{problem}, while marking {left}", []
-    elif late or process.exitcode or len(verdicts) < len(names) or not names:
-        code = process.exitcode
+        for line in lines:
+            known = json.loads(line)
+    problem, code = known["problem"], process.exitcode
+    if not problem and (late or code or known["now"] or not lines):
         how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
         problem = f"its process ended: {how}"
         problem = f"it was stopped after {seconds:g} seconds" if late else problem
-        problem += "".join(f", while marking {n}" for n in names[len(verdicts) :][:1])
-    best = {}
-    for name, verdict in zip_longest(names, verdicts, fillvalue=UNMARKED):
-        least = RANKS.index(best.get(name, verdict)["status"])
-        if RANKS.index(verdict["status"]) >= least:
-            best[name] = verdict
-    return {
-        "submission": submission,
-        "exercises": {name: best[name] for name in EXERCISES if name in best},
-        "problem": problem,
-        "seconds": round(time.monotonic() - begun, 1),
-    }
+    if known["now"]:
+        problem += f", while marking {known['now']}"
+    seconds = round(time.monotonic() - begun, 1)
+    row = {"submission": submission, "exercises": known["exercises"]}
+    return row | {"problem": problem, "seconds": seconds}

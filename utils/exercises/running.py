@@ -26,13 +26,9 @@ from torch import Tensor
 
 LIMIT = 10.0  # seconds that one call may take
 WHERE = "(in)"  # the learner's own line in which an error arose
-NOT_THE_LEARNERS = tuple(  # what stands here was not written by the learner
-    f"{folder}{os.sep}"
-    for folder in (
-        Path(os.__file__).parent,
-        Path(torch.__file__).parents[1],
-        Path(__file__).parents[1],
-    )
+NOT_THE_LEARNERS = tuple(  # folders: the standard library, packages, the course
+    f"{Path(each).parent}{os.sep}"
+    for each in (os.__file__, torch.__path__[0], Path(__file__).parent)
 )
 OVERWRITES = re.compile(r"[-+*/]=|\]\s*=[^=]|\.[a-z]\w*_\(")  # x /= y, x[i] = y, x.y_()
 
@@ -47,35 +43,33 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
     gradients: False, True, or "without nan": none may arise on the way either.
     seed: of the random numbers that the function may draw.
     """
-    with torch.inference_mode(False), torch.enable_grad():
-        leaves = {name: copied(x) for name, x in trial.items()}
-        for x in leaves.values():
-            if isinstance(x, Tensor):
-                x.requires_grad_(bool(gradients) and x.is_floating_point())
-        given = {name: copied(x) for name, x in leaves.items()}
-        try:
-            with seeded(seed), time_limit(LIMIT):
-                output = function(*given.values())
-        except (Exception, SystemExit, TooLong) as error:  # told, not thrown
-            return _raised("raises", error)
-        changed = [name for name in given if not _equal(given[name], leaves[name])]
+    inputs = {
+        name: copied(x).requires_grad_()
+        for name, x in trial.items()
+        if gradients and isinstance(x, Tensor) and x.is_floating_point()
+    }
+    given = {name: copied(inputs.get(name, x)) for name, x in trial.items()}
+    what, done = "raises", {}
+    try:
+        with afresh(seed):
+            output = function(*given.values())
+        done["returns"] = output
+        changed = [f"`{n}`" for n, x in given.items() if not _equal(x, trial[n])]
         if changed:
-            return {"changes its argument": ", ".join(changed), "returns": output}
-        found = {"returns": output}
-        if gradients:
-            found |= _gradients(function, output, leaves, gradients == "without nan")
-        return found
-
-
-def _raised(what: str, error: BaseException) -> dict:
-    """Return what an error says, without addresses, and in which line it arose."""
-    line = _own_line(error)
-    error.__traceback__ = None  # it holds on to every tensor of the call
-    if isinstance(error, TooLong):
-        return {"never ends": str(error), WHERE: line}
-    text = first_line(error)
-    text = re.sub(r"\b0x[0-9a-f]+", "…", text)[:200]
-    return {what: f"{type(error).__name__}: {text}", WHERE: line}
+            return {"changes its argument": ", ".join(changed)} | done
+        what = "in the backward pass"
+        return done | _gradients(output, inputs, watch=gradients == "without nan")
+    except (Exception, SystemExit, TooLong) as error:  # told, not thrown
+        line = _own_line(error)
+        error.__traceback__ = None  # it holds on to every tensor of the call
+        if isinstance(error, TooLong):
+            return done | {"never ends": str(error), WHERE: line}
+        said = f"{type(error).__name__}: {first_line(error)}"
+        if "inplace operation" in said:
+            line = _overwriting_line(function)
+        elif "returned nan" in said:  # on the way, whatever the gradient is
+            said = "a NaN arises"
+        return done | {what: re.sub(r"\b0x[0-9a-f]+", "…", said)[:200], WHERE: line}
 
 
 def first_line(error: BaseException) -> str:
@@ -86,7 +80,7 @@ def first_line(error: BaseException) -> str:
         return ""
 
 
-# --- arguments --------------------------------------------------------------------
+# --- arguments and gradients ------------------------------------------------------
 
 
 def copied(x):
@@ -95,70 +89,45 @@ def copied(x):
     A tensor's copy lies in memory as the tensor does; gradients pass through it.
     """
     if isinstance(x, Tensor):
-        repeated = [step == 0 for step in x.stride()]  # by expand
-        once = x[tuple(slice(0, 1) if each else slice(None) for each in repeated)]
+        once = x[tuple(slice(None if step else 1) for step in x.stride())]  # no expand
         kept = torch.empty_strided(once.shape, once.stride(), dtype=x.dtype)
         return kept.copy_(once).expand(x.shape)
-    if type(x) in (list, tuple):
-        return type(x)(map(copied, x))
-    if type(x) is dict:
-        return {key: copied(value) for key, value in x.items()}
-    if callable(x):  # what it remembers begins anew, and its name is not given away
-        hidden = copy.deepcopy(x)
-        return lambda *args, **named: hidden(*args, **named)
-    return x
+    new = copy.deepcopy(x)  # what a module remembers begins anew; its name is hidden
+    return (lambda *args, **named: new(*args, **named)) if callable(x) else new
+
+
+def parts(x) -> Iterator:
+    """Yield what a list, tuple or dict holds, however deep, and how much; else x."""
+    if isinstance(x, list | tuple | dict):
+        yield len(x)
+        for each in x.items() if isinstance(x, dict) else x:
+            yield from parts(each)
+    else:
+        yield x
 
 
 def _equal(x, before) -> bool:
     """Whether an argument still holds exactly what it held; NaN equals NaN."""
-    if isinstance(before, Tensor):
-        if x.shape != before.shape or x.dtype != before.dtype:
-            return False
-        both_nan = x.isnan() & before.isnan()
-        return bool(((x == before) | both_nan).all())
-    if isinstance(before, list | tuple):
-        return len(x) == len(before) and all(map(_equal, x, before))
-    if type(before) is dict:
-        return x.keys() == before.keys() and all(_equal(x[k], before[k]) for k in x)
-    return callable(before) or (type(x) is type(before) and x == before) or x != x
+    if isinstance(before, list | tuple | dict):
+        return all(map(_equal, parts(x), parts(before)))
+    if not isinstance(before, Tensor) or type(x) is not type(before):
+        return callable(before) or x is before or x == before
+    alike = (x.shape, x.dtype) == (before.shape, before.dtype)
+    return alike and torch.allclose(x, before, rtol=0, atol=0, equal_nan=True)
 
 
-# --- gradients --------------------------------------------------------------------
+def _gradients(output, inputs: dict[str, Tensor], watch: bool) -> dict:
+    """Return the gradients of the inputs, zeros where none arrives.
 
-
-def tensors(output) -> Iterator[Tensor]:
-    """Yield the tensors in an output, however deep."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, list | tuple | dict):
-        for part in output.values() if isinstance(output, dict) else output:
-            yield from tensors(part)
-
-
-def _gradients(function: Callable, output, leaves: dict, watch: bool) -> dict:
-    """Return the gradients of the inputs; zeros where none arrives."""
-    inputs = {
-        name: x
-        for name, x in leaves.items()
-        if isinstance(x, Tensor) and x.requires_grad
-    }
+    watch: whether a NaN that arises on the way is an error.
+    """
+    alive = [x for x in parts(output) if type(x) is Tensor and x.requires_grad]
     found = [None] * len(inputs)
-    try:
-        alive = [x for x in tensors(output) if type(x) is Tensor and x.requires_grad]
-        if inputs and alive:
-            with seeded(), silence(), time_limit(LIMIT):
-                loss = sum((x * _probe(x, i)).sum() for i, x in enumerate(alive))
-                with torch.autograd.set_detect_anomaly(watch):
-                    found = torch.autograd.grad(
-                        loss, [*inputs.values()], allow_unused=True
-                    )
-    except (Exception, SystemExit, TooLong) as error:
-        if watch and "returned nan" in str(error):
-            return {"in the backward pass": "a NaN arises"}
-        done = _raised("in the backward pass", error)
-        if "inplace operation" in str(error):
-            done[WHERE] = _overwriting_line(function)
-        return done
+    if inputs and alive:
+        with afresh(), silence():
+            loss = sum((x * _probe(x, i)).sum() for i, x in enumerate(alive))
+            torch.autograd.set_detect_anomaly(watch)
+            found = torch.autograd.grad(loss, [*inputs.values()], allow_unused=True)
     return {
         f"gradient of `{name}`": torch.zeros_like(x) if grad is None else grad
         for (name, x), grad in zip(inputs.items(), found)
@@ -173,66 +142,85 @@ def _probe(x: Tensor, seed: int) -> Tensor:
 
 # --- the whole program ------------------------------------------------------------
 
+SETTINGS = [  # what answers may change: how to ask for it, and how to set it back
+    (os.getcwd, os.chdir),
+    (random.getstate, random.setstate),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    # once set, a device slows down all calls, also if it is the CPU
+    (lambda: torch.empty(0).device,
+     lambda x: torch.set_default_device(x if x.type != "cpu" else None)),
+]  # fmt: skip
+
 
 @contextmanager
 def surroundings_kept() -> Iterator[None]:
-    """Set back what answers may change: folder, plots, NumPy, threads, printing."""
-    folder, randoms, numpys = os.getcwd(), random.getstate(), np.random.get_state()
-    threads, device = torch.get_num_threads(), default_device()
-    exact = torch.are_deterministic_algorithms_enabled()
-    if device.type != "cpu":  # where the trials are
-        torch.set_default_device(None)
+    """Set back what answers may change: SETTINGS, modes, seeds, plots, printing."""
+    before, numpys = [ask() for ask, _ in SETTINGS], np.random.get_state()
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     try:
         with (
             rc_context(),
             np.errstate(),
             np.printoptions(),
             torch._tensor_str.printoptions(),
-        ):
-            yield
-    finally:
-        os.chdir(folder)
-        random.setstate(randoms)
-        np.random.set_state(numpys)
-        torch.set_num_threads(threads)
-        if torch.are_deterministic_algorithms_enabled() != exact:  # the call is slow
-            torch.use_deterministic_algorithms(exact)
-        if device.type != "cpu":
-            torch.set_default_device(device)
-
-
-def default_device() -> torch.device:
-    """Return where new tensors go; torch 2.6 cannot say so once that was set back."""
-    try:
-        return torch.get_default_device()
-    except AttributeError:
-        return torch.device("cpu")
-
-
-@contextmanager
-def seeded(seed: int = 0) -> Iterator[None]:
-    """Set the random seeds, and set back what an answer sets for the next call."""
-    dtype, device = torch.get_default_dtype(), default_device()
-    anomaly = torch.is_anomaly_enabled()
-    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-    torch.set_default_dtype(torch.float32)
-    try:
-        with (
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.random.fork_rng(devices),
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("default")  # none is an error here
-            torch.default_generator.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
+            _begin()
             yield
     finally:
-        torch.set_default_dtype(dtype)
-        if default_device() != device:  # a mode that slows down every call
-            torch.set_default_device(None if device.type == "cpu" else device)
-        torch.autograd.set_detect_anomaly(anomaly)
+        np.random.set_state(numpys)
+        for (ask, set_back), x in zip(SETTINGS, before):
+            if ask() != x:  # some of these calls are slow
+                set_back(x)
+
+
+def _begin(seed: int = 0) -> None:
+    """Set what every call finds, whatever the notebook or the last call has set."""
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.autograd.set_detect_anomaly(False)
+    if torch.empty(0).device.type != "cpu":  # where the trials are
+        torch.set_default_device(None)
+    warnings.simplefilter("default")  # none is an error
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+@contextmanager
+def afresh(seed: int = 0) -> Iterator[None]:
+    """Hide from a call what others have set, and raise TooLong if it does not end.
+
+    It has a limit of time where the platform can: with SIGALRM, in the main thread, and
+    when nobody else uses the alarm. Ctrl-C and the stop button work as ever. Its place
+    is within `surroundings_kept`.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    limited = main and hasattr(signal, "SIGALRM") and not any(signal.getitimer(0))
+    running = True
+
+    def stop(*_) -> None:
+        if running:  # a late alarm must not hit what follows
+            raise TooLong(f"{LIMIT:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop) if limited else None
+    _begin(seed)
+    try:
+        if limited:  # again and again, in case the answer catches everything
+            signal.setitimer(signal.ITIMER_REAL, LIMIT, LIMIT / 10)
+        yield
+    finally:
+        running = False
+        if limited:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        _begin()
 
 
 @contextmanager
@@ -244,39 +232,6 @@ def silence() -> Iterator[None]:
         redirect_stderr(nowhere),  # where warnings go
     ):
         yield
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TooLong in a call that does not end.
-
-    Only where the platform can: with SIGALRM, in the main thread, and when nobody else
-    uses the alarm. Ctrl-C and the stop button work as ever.
-    """
-    if (
-        not hasattr(signal, "SIGALRM")
-        or threading.current_thread() is not threading.main_thread()
-        or signal.getitimer(signal.ITIMER_REAL)[0]
-    ):
-        yield
-        return
-    running = True
-
-    def stop(*_) -> None:
-        if running:
-            raise TooLong(f"{seconds:g} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        try:
-            # again and again, in case the answer catches everything
-            signal.setitimer(signal.ITIMER_REAL, seconds, seconds / 10)
-            yield
-        finally:
-            running = False  # a late alarm must not hit what follows
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 # --- the learner's own lines ------------------------------------------------------

@@ -14,7 +14,7 @@ def progress_folder(tmp_path, monkeypatch):
     """Return an empty folder for solved answers, with a name that is hard to handle."""
     path = tmp_path / "Lösungen und mehr"
     monkeypatch.setenv("COURSE_PROGRESS_DIR", str(path))
-    monkeypatch.setattr(exercises, "_verdicts", {})
+    monkeypatch.setattr(exercises, "_status", {})
     monkeypatch.setattr(exercises, "_not_kept", set())
     return path
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from utils.exercises.catalogue import Exercise, Mistake
 
 IMPORTS = "import math\nimport torch\nimport torch.nn.functional as F"
+IMPORTS += "\nfrom torch import tensor as T"
 
 
 class Notebook:
@@ -39,10 +40,8 @@ def made_up(body: str, *trials, wrong=(), gradients=True) -> Exercise:
     inputs = trials[0] if callable(trials[0]) else lambda dtype: trials
     arguments = ", ".join(next(iter(inputs(None))))
     body = textwrap.indent(body, "    ")
-    known = [
-        Mistake(n, f"Why {n}.", [("", f"* → {x}")]) for n, x in dict(wrong).items()
-    ]
+    known = [Mistake(n, f"Why {n}.", [f"* → {x}"]) for n, x in dict(wrong).items()]
     return Exercise(
         "0.0", "Made up", Path(), f"def solution({arguments}):\n{body}\n", IMPORTS,
-        inputs, gradients, known, "",
+        inputs, gradients, known,
     )  # fmt: skip
