@@ -1,38 +1,42 @@
 """The shared package of the course *Attention, Head by Head*.
 
-Attention, and what is built of it:
-  attention.py      scaled dot-product attention and the multi-head layer: the subject
-  masks.py          causal and padding masks, and how a mask is read
-  checks.py         general checks of arguments, whose errors say what to do
-  positions.py      position schemes: learned, sinusoidal, rotary, ALiBi, T5, or none
-  models.py         a block, and what is made of blocks: a language model, an encoder
-  pretrained.py     MiniLM and SmolLM2: files found, verified, on the course's layers
-  own.py            your own functions in the place of the course's, in a whole model
-  data.py           tasks with a known answer, and the text inside Python
-  training.py       a plain training loop, and one for many seeds at once
+What several notebooks share, made to be read. Each file imports only files above it in
+this list, and says in its first line, which stands here, what lives there:
 
-Looking at heads:
-  recording.py      the weights of every layer, while a model runs
-  heads.py          the scores of a head, and which queries they count
-  baselines.py      uniform, untrained, entropy-matched attention; tables with intervals
-  interventions.py  ablation and importance of heads, by hooks from outside
-  syntax.py         sentences with their trees, from CoNLL-U, and heads against them
+  masks.py
+      Masks: which keys a query may attend to, and how a mask is read.
+  attention.py <- masks
+      Scaled dot-product attention, and the multi-head layer built on it.
+  positions.py
+      Position schemes: how attention is told the order of the tokens.
+  models.py <- attention, masks, positions
+      Models of the course, made of blocks: a causal language model, and BERT's encoder.
+  own.py <- attention, masks, positions
+      Your own functions in the place of the course's, inside a whole model.
+  pretrained.py <- models, positions
+      Two pretrained models: their files found and verified, on the course's layers.
+  data.py
+      Data of the course: small tasks with a known answer, and the text inside Python.
+  training.py
+      Training: a plain loop for one model, and the same loop for many copies at once.
+  recording.py <- attention
+      One recorder: look at, or replace, any activation of any model, from outside.
+  heads.py <- attention, masks, recording
+      Scores of attention heads: each is a function of the attention weights alone.
+  baselines.py <- heads, recording
+      Baselines: what a head without the skill scores, and tables that compare with it.
+  syntax.py <- baselines, masks, recording
+      Do heads know grammar? Heads compared with the dependency trees of a treebank.
+  words.py
+      Words as a reader sees them: nothing invisible, endless, or turned round.
+  plotting.py <- masks, words
+      House style, figures and diagrams with captions, heat maps; what can be drawn.
+  viewer.py <- plotting, words
+      The head viewer: one piece of HTML that needs no network, no kernel, no widgets.
+  benchmark.py
+      Speed as a ratio, measured side by side, after an equality check.
 
-On the page:
-  words.py          how tokens are shown: nothing invisible, nothing turned round
-  plotting.py       house style, show(figure, caption), diagram(name), heat maps, heads
-  viewer.py         the interactive viewer (viewer.js its script, viewer.css its style)
-  benchmark.py      speed as a ratio, measured only after an equality check
-  exercises/        check, progress, answer, and the exercises of each lesson
-  tests/            the tests of all this
-
-Imports run one way, and nothing here imports the exercises:
-
-    checks <- masks <- attention <- models <- pretrained -> positions
-                       attention <- own, models -> positions
-                       attention <- recording <- heads <- baselines <- syntax
-                                    recording <- interventions
-    checks <- positions, data, training, plotting <- viewer
-                                words <- plotting, viewer
-    attention, plotting <- exercises
+Beside them: `exercises` (check, progress, answer, mark; and what the answers of each
+lesson are tried with), which nothing here imports; viewer.js and viewer.css, the script
+and the style of the viewer; and `tests`, the tests of all this.
 """

@@ -1,4 +1,4 @@
-"""Baselines: what a head without the skill scores, and tables that compare with them.
+"""Baselines: what a head without the skill scores, and tables that compare with it.
 
 A baseline is attention weights of the same shape as those that were found, of a model
 that has learned nothing, scored by the same metric. It may do whatever the finding was
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from utils.checks import shape_of
 from utils.heads import normalised_entropy, visible_keys
 from utils.recording import attention_layers, looking, record_attention, recorded
 
@@ -88,8 +87,8 @@ def entropy_matched_copy(
     matched = copy.deepcopy(untrained)
     heads = [weights.shape[1] for weights in record_attention(matched, *inputs)]
     targets = [torch.as_tensor(each) for each in entropies]
-    if [shape_of(each) for each in targets] != [(n,) for n in heads]:
-        shapes = f"entropies have shapes {[shape_of(each) for each in targets]}"
+    if [tuple(each.shape) for each in targets] != [(n,) for n in heads]:
+        shapes = f"entropies have shapes {[tuple(each.shape) for each in targets]}"
         raise ValueError(f"{shapes}; it needs one number per head, {heads} heads.")
     remaining, hooks = iter(targets), {}
 
@@ -235,7 +234,7 @@ def compare(
     """
     every = torch.stack([scores, *baselines.values()]).detach().cpu().double()
     if every.dim() != 2:
-        given = f"scores and baselines have shape {shape_of(scores)}"
+        given = f"scores and baselines have shape {tuple(scores.shape)}"
         raise ValueError(f"{given}; give (batch,), those of one head.")
     every = every[:, ~every.isnan().any(0)]  # (1 + baselines, sequences)
     size = every.shape[1]
@@ -327,7 +326,7 @@ def _scores(metric: Callable, layers: Sequence[Tensor], options: dict) -> Tensor
     scores = [metric(layer, **options) for layer in layers]
     for layer, score in zip(layers, scores):
         if score.shape != layer.shape[:2]:
-            given = f"{shape_of(score)} for weights {shape_of(layer)}"
+            given = f"{tuple(score.shape)} for weights {tuple(layer.shape)}"
             raise ValueError(f"metric returned {given}; give (batch, heads).")
     return torch.cat(scores[1:], dim=1)
 

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.checks import holds
-from utils.masks import check_mask
+from utils.masks import check_mask, holds
 from utils.recording import record_attention as record_attention  # offered here, too
 
 

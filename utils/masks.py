@@ -11,8 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from utils.checks import check_whole, holds
-
 
 def causal_mask(
     query_length: int, key_length: int | None = None, *, device=None
@@ -46,8 +44,9 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     [[1, 1, 1], [1, 0, 0]]
     """
     lengths = torch.as_tensor(lengths)
-    if len(lengths):  # a mask in the place of lengths would run, too
-        check_whole("lengths", lengths)
+    whole = lengths.dtype != torch.bool and not lengths.is_floating_point()
+    if len(lengths) and not whole:  # a mask in the place of lengths would run, too
+        raise TypeError(f"lengths: {lengths.dtype}; give whole numbers.")
     if max_length is None:
         max_length = max([0, *lengths.tolist()])
     if not holds((lengths >= 0) & (lengths <= max_length)):
@@ -87,3 +86,17 @@ def check_mask(mask: Tensor, scores: tuple) -> None:
             "mask[:, None, None, :], one per sequence (batch, queries, keys) as "
             "mask[:, None], one per head (heads, queries, keys) as mask[None]."
         )
+
+
+def holds(condition: Tensor) -> bool:
+    """Return whether a boolean tensor is true everywhere, as far as one can look now.
+
+    While a graph is traced, and under `torch.func.vmap`, there is no single value to
+    look at: there a guard must not stop anybody, so the answer is True.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        return bool(condition.all())
+    except RuntimeError:  # vmap
+        return True

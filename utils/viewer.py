@@ -1,4 +1,4 @@
-"""The head viewer: one piece of HTML that needs no network, no kernel and no widgets.
+"""The head viewer: one piece of HTML that needs no network, no kernel, no widgets.
 
 Where scripts may run, `viewer.js` builds the interactive view in a shadow root. Where
 they may not, as in a notebook that is not trusted, a line says how to get it, and of
