@@ -113,7 +113,7 @@ class OwnRotary(Rotary):
     def __init__(self, original: Rotary, turn):
         options = {name: getattr(original, name) for name in ("base", "layout")}
         super().__init__(original.head_dim, scale=original.scale, **options)
-        self.turn = turn
+        self.train(original.training).turn = turn
         x = torch.randn(3, self.head_dim, generator=torch.Generator().manual_seed(0))
         _refuse_unequal(turn, self._rotated(x, 7), original._rotated(x, 7))
 

@@ -432,11 +432,18 @@ def test_your_functions_in_a_layer(given):
 @pytest.mark.parametrize("given", ["", "attention", "turn", "attention turn"])
 def test_your_functions_in_a_language_model(given):
     """With a cache and grouped heads; the weights are shared, the model stays."""
-    model = copy.deepcopy(small("llama")[1])
-    mine = with_own_functions(model, **{name: MINE[name] for name in given.split()})
+    model, calls = copy.deepcopy(small("llama")[1]), set()
+
+    def watched(name):
+        return lambda *args: (calls.add(name), MINE[name](*args))[1]
+
+    mine = with_own_functions(model, **{n: watched(n) for n in given.split()})
+    calls.clear()
     assert_equals("llama", mine)
+    assert calls == set(given.split())
     kinds = {type(m) for m in mine.modules()} & {OwnAttention, OwnRotary}
-    assert len(kinds) == len(given.split()) and not mine.training
+    assert len(kinds) == len(given.split())
+    assert not any(module.training for module in mine.modules())
     shared = [p is q for p, q in zip(mine.parameters(), model.parameters())]
     assert shared == [True] * 20 and mine.head.weight is model.embedding.weight
     assert not any(isinstance(m, OwnAttention | OwnRotary) for m in model.modules())
