@@ -197,6 +197,7 @@ def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
     second = torch.tensor([[[0.4], [0.6]], [[0.4], [0.6]], [[0.4], [0.0]]])
     assert best_of(first).tolist() == best_of(first, second).tolist() == [0.5] * 3
     assert best_of(second).tolist() == pytest.approx([0.4, 0.4, 0.4])
+    assert best_of(second[:, :1], first).tolist() == [0.5] * 3
     holes = torch.tensor([[math.nan, 0.2], [math.nan, math.nan]])
     assert best_of(holes)[0].item() == pytest.approx(0.2)
     assert best_of(torch.tensor([[0.9, 0.5], [math.nan, 0.5]]))[0].item() > 0.8
