@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -142,8 +142,7 @@ def load_minilm() -> MiniLM:
     >>> weights["encoder.layer.0.attention.self.query.weight"].shape
     torch.Size([384, 384])
     """
-    with warnings.catch_warnings():  # tqdm misses ipywidgets and says so; text will do
-        warnings.filterwarnings("ignore", message="IProgress not found")
+    with _text_will_do():
         folder = find_minilm()
         path = folder / "model.safetensors"
         data = path.read_bytes()  # once: what is hashed is what is parsed
@@ -164,7 +163,16 @@ def load_smollm2() -> LanguageModel:
     with path.open("rb") as file:  # once: what is hashed is what is read
         _verify(SMOLLM2, path, "content", file.read(), SMOLLM2_SHA256)
         fields, weights = read_gguf(file)
-    return LanguageModel(llama(fields, weights), _bpe_tokenizer(fields))
+    with _text_will_do():
+        return LanguageModel(llama(fields, weights), _bpe_tokenizer(fields))
+
+
+@contextmanager
+def _text_will_do():
+    """Keep tqdm, which `transformers` brings, from missing ipywidgets aloud."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        yield
 
 
 # --- found ---

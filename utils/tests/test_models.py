@@ -460,6 +460,7 @@ def test_your_turn_takes_both_layouts_and_a_scale():
 
 WRONG = {
     "unscaled": {"attention": lambda q, k, v, m: my_attention(3 * q, k, v, m)},
+    "a little more": {"attention": lambda *x: 1.001 * my_attention(*x)},
     "deaf": {"attention": lambda q, k, v, m: scaled_dot_product_attention(q, k, v)[0]},
     "NaN": {"attention": lambda q, k, v, m: q * torch.nan},
     "one head": {"layer": lambda *x: my_layer(*x[:-1], 1)},

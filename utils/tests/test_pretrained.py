@@ -182,6 +182,8 @@ def test_the_tokenizer_equals_the_stored_ids():
         assert tokenizer.encode(text) == ids, text
         assert tokenizer.decode(ids) == tokenizer.decode(torch.tensor(ids)) == text
     assert tokenizer.encode("a\x04b") == tokenizer.encode("a") + tokenizer.encode("b")
+    spaced = "It is n't so , he said ."  # nothing is put right
+    assert tokenizer.decode(tokenizer.encode(spaced)) == spaced
     assert tokenizer.encode("<|im_start|>a") == [1, *tokenizer.encode("a")]
 
 
