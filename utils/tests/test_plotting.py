@@ -136,6 +136,13 @@ def test_what_a_mask_hides_may_be_infinite_and_rounding_may_be_negative():
     plot_heads(torch.full((1, 3, 3), -5e-7))
 
 
+def test_the_scale_is_that_of_weights_unless_another_is_given():
+    for options, limits in (({}, (0, 1)), ({"vmax": 0.5}, (0, 0.5))):
+        assert heatmap(THIRDS, **options).collections[0].get_clim() == limits
+    signed = heatmap(THIRDS, signed=True, vmax=2).collections[0]
+    assert signed.get_clim() == (-2, 2)
+
+
 def test_numbers_are_written_where_they_fit_as_in_the_caption():
     for shape, fit in (((8, 8), True), ((9, 8), False), ((8, 9), False)):
         for annotate, written in ((None, fit), (True, True), (False, False)):

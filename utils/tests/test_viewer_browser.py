@@ -351,6 +351,13 @@ def test_the_heads_of_a_layer_as_lines_over_each_other(opened):
     assert lines_of(page, first) > 5 * 29 * 29 - 400  # five cells again
 
 
+LISTEN = """() => {
+    const pen = CanvasRenderingContext2D.prototype, write = pen.fillText;
+    window.written = [];
+    pen.fillText = function (...all) { written.push(all[0]); write.apply(this, all); };
+}"""  # what is written in pictures
+
+
 def test_how_one_weight_arises(opened):
     q = 3 * torch.eye(5)  # each query fits one key, with a score of 9 / √5
     k = q.roll(-1, dims=0)
@@ -358,7 +365,10 @@ def test_how_one_weight_arises(opened):
     both = torch.stack([weights, SHIFT[0]])
     page = opened(view_heads(both, WORDS, features={(0, 0): (q, k)}))
     picture, view = page.locator("canvas").first, page.get_by_label("view", exact=True)
+    page.evaluate(LISTEN)
     view.select_option(label="one weight")
+    said = "sum of products 9.00, divided by √5: score 4.02"
+    assert said in page.evaluate("window.written")
     fits = lines_of(page, (0, 114, 178))
     assert picture.bounding_box()["height"] > 200 and fits > 1000
     hover(page, "reads", 3)  # a pair that does not fit: the product has no feature
