@@ -344,10 +344,11 @@ while True:
     try:
         while True: pass
     except Exception: continue"""
+ONCE = "try:\n    while True: pass\nexcept: pass\nwhile True: pass"
 
 
 @alarm
-@pytest.mark.parametrize("body", [ENDLESS, DEAF])
+@pytest.mark.parametrize("body", [ENDLESS, DEAF, ONCE])
 def test_an_endless_answer_is_stopped_and_shows_its_line(monkeypatch, body):
     monkeypatch.setattr(running, "LIMIT", 0.2)
     calls = []
