@@ -16,8 +16,7 @@ from assets.studies import rounded
 from utils.data import python_docs
 from utils.heads import induction
 from utils.masks import causal_mask
-from utils.pretrained import SMOLLM2_SHA256 as SHA256
-from utils.pretrained import find_smollm2, load_smollm2, our_name
+from utils.pretrained import SMOLLM2_SHA256, find_smollm2, load_smollm2, our_name
 from utils.recording import ablate, record_attention, recorded, replaced
 
 TEMPLATES = {  # the names: pairs that are told apart by who gives
@@ -191,7 +190,7 @@ def study() -> dict:
     rows = [names.row(layer, head) for layer in range(30) for head in range(9)]
     return {
         "torch": torch.__version__.split("+")[0],
-        "model": {"sha256": SHA256},
+        "model": {"sha256": SMOLLM2_SHA256},
         "sentences": sentences(),
         "difference": means(names.whole),
         "noise": [noisy(seed) for seed in (None, *NOISE_SEEDS)],

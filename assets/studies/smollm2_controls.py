@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from assets.studies import by_layer, rounded, runs_of
 from assets.studies.smollm2 import Names, heads_of, means
 from utils.positions import Rotary, frequencies, rotate_pairs
-from utils.pretrained import SMOLLM2_SHA256 as SHA256
-from utils.pretrained import load_smollm2
+from utils.pretrained import SMOLLM2_SHA256, load_smollm2
 from utils.recording import ablate, record_attention, recorded, replaced
 
 NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0 1.4 17.0 18.0 19.2".split()
@@ -327,7 +326,10 @@ def study() -> dict:
         for scheme in SCHEMES
         for gap in (0, 8192, 16384)
     ]
-    found = {"torch": torch.__version__.split("+")[0], "model": {"sha256": SHA256}}
+    found = {
+        "torch": torch.__version__.split("+")[0],
+        "model": {"sha256": SMOLLM2_SHA256},
+    }
     return {**found, "texts": texts, "runs": rows}
 
 

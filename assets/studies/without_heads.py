@@ -15,8 +15,7 @@ from assets.studies import FOLDER, by_layer, rounded, stored_of
 from utils.attention import split_heads
 from utils.baselines import holm
 from utils.heads import on_keys, record_attention
-from utils.pretrained import MINILM_SHA256 as SHA256
-from utils.pretrained import REVISION, load_minilm
+from utils.pretrained import MINILM_SHA256, REVISION, load_minilm
 from utils.recording import ablate
 from utils.syntax import read_conllu
 
@@ -141,7 +140,7 @@ def study() -> dict:
     chosen = busiest(best, written)
     return {
         "torch": torch.__version__.split("+")[0],
-        "model": {"revision": REVISION, "sha256": SHA256},
+        "model": {"revision": REVISION, "sha256": MINILM_SHA256},
         "sentences": len(sentences.whole),
         "nearest": NEAREST,
         "resting": resting,

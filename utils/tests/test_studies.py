@@ -303,7 +303,10 @@ def test_runs_of_specialisation_are_whole():
 def test_sets_of_without_heads_are_those_of_the_script():
     study, stored = study_of("without_heads")
     assert (stored["sentences"], stored["nearest"]) == (203, study.NEAREST)
-    assert stored["model"] == {"revision": study.REVISION, "sha256": study.SHA256}
+    assert stored["model"] == {
+        "revision": study.REVISION,
+        "sha256": study.MINILM_SHA256,
+    }
     best = stored["best"]["gone"]
     assert best == study.best_of_relations()
     drawn = study.draws(best, stored["resting"])

@@ -26,7 +26,7 @@ from assets.studies import (
 from assets.studies._repeating import CONTRASTS, KINDS
 from assets.studies.roles import candidates, rows_of
 from utils.baselines import bootstrap
-from utils.pretrained import MODEL, REVISION, SHA256
+from utils.pretrained import MINILM_SHA256, MODEL, REVISION
 
 
 def test_a_model_without_a_part_is_without_this_part():
@@ -166,7 +166,7 @@ INTERVALS["lift"] = "lift_interval"
 
 def test_the_treebank_is_that_of_the_script():
     assert STORED["data"] == treebank.DATA  # the digests are those of the known files
-    model = {"name": MODEL, "revision": REVISION, "sha256": SHA256}
+    model = {"name": MODEL, "revision": REVISION, "sha256": MINILM_SHA256}
     assert STORED["model"] == model
     draws = inspect.signature(bootstrap).parameters["draws"].default
     assert STORED["settings"]["bootstrap_draws"] == draws
