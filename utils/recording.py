@@ -211,17 +211,6 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
     return total[..., 0, 0] / sizes.pop()
 
 
-def least_important_first(importance: Tensor) -> list[tuple[int, int]]:
-    """Return (layer, head) of all heads, ordered by importance (layers, heads).
-
-    >>> least_important_first(torch.tensor([[3.0, 1.0], [2.0, 4.0]]))
-    [(0, 1), (1, 0), (0, 0), (1, 1)]
-    """
-    _, heads = importance.shape
-    order = importance.flatten().argsort(stable=True).tolist()
-    return [divmod(place, heads) for place in order]
-
-
 def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     """Return {name of its heads: layer}; all must be of the course's kind."""
     layers = attention_layers(model)

@@ -18,7 +18,6 @@ from utils.recording import (
     ablate,
     attention_layers,
     head_importance,
-    least_important_first,
     looking,
     record_attention,
     recorded,
@@ -589,8 +588,3 @@ def test_importance_is_the_mean_size_of_a_slope_per_example():
 def test_importance_needs_as_many_examples_in_each(examples):
     with pytest.raises(ValueError, match="first axes"):
         head_importance(lm(), loss, *examples)
-
-
-def test_least_important_first():
-    order = least_important_first(torch.tensor([[3.0, 0.5, 2, 9], [4, 1, 7, 0.1]]))
-    assert order[:4] == [(1, 3), (0, 1), (1, 1), (0, 2)] and len(set(order)) == 8
