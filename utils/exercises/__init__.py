@@ -74,21 +74,31 @@ def answer(name: str) -> Callable:
 
 
 def progress() -> None:
-    """Print how far you are in the whole course; a dash is not attempted yet."""
+    """Print how far you are in the whole course; a dash is not attempted yet.
+
+    The exercises of the deeper notebooks stand behind a bar and are counted apart.
+    """
     status, problems = {}, {}
     for name, exercise in EXERCISES.items():
         text, why = _kept(exercise)
         problems.setdefault(why, name)
         status[name] = SOLVED if text else _status.get(name, UNTOUCHED)
-    for lesson in dict.fromkeys(name.split(".")[0] for name in status):
-        cells = [f"{n} {s}" for n, s in status.items() if n.split(".")[0] == lesson]
-        line = "".join(f" {cell.replace(UNTOUCHED, '–'):12}" for cell in cells)
-        print(f"{f'Lesson {lesson}':9}{line}".rstrip())
-    left = [e for e in EXERCISES.values() if status[e.name] != SOLVED]
-    print(f"{len(EXERCISES) - len(left)} of {len(EXERCISES)} solved.", end="")
+    both, lessons = ([], []), {}  # of the cores, of the deeper notebooks
+    for each in EXERCISES.values():
+        deeper = each.page.parent.name == "deeper"
+        both[deeper].append(each)
+        lines = lessons.setdefault(each.name.split(".")[0], ["", ""])
+        shown = status[each.name].replace(UNTOUCHED, "–")
+        lines[deeper] += f" {f'{each.name} {shown}':12}"
+    for lesson, (core, deeper) in lessons.items():
+        print(f"{f'Lesson {lesson}':9}{core:40}|{deeper}".rstrip(" |"))
+    for some, where in zip(both, ("in the cores", "in the deeper notebooks")):
+        done = sum(status[each.name] == SOLVED for each in some)
+        print(f"{done} of {len(some)} solved {where}.", end=" ")
+    left = [each for some in both for each in some if status[each.name] != SOLVED]
     for each in left[:1]:
         page = each.page.relative_to(NOTEBOOKS.parent).as_posix()
-        print(f" Next: {each.name} {each.title}, in {page}.", end="")
+        print(f"Next: {each.name} {each.title}, in {page}.", end="")
     print()
     for why, name in problems.items():
         if why:

@@ -266,7 +266,15 @@ def test_progress_and_misuse(notebook, said):
     notebook.run("check('1.1', lambda x: x * 1)")
     first, *_, last = said(progress).splitlines()
     assert first.startswith("Lesson 1  1.1 not yet") and first.endswith("–")
-    assert last.startswith(f"0 of {len(EXERCISES)} solved. Next: 1.1 A softmax")
+    core, deeper = first.split("|")  # counted apart
+    assert "1.3 –" in core and "1.4 –" in deeper
+    counts = re.fullmatch(
+        r"0 of (\d+) solved in the cores. 0 of (\d+) solved in the deeper notebooks. "
+        "Next: 1.1 A softmax .*",
+        last,
+    )
+    many = sum(each.page.parent.name == "deeper" for each in EXERCISES.values())
+    assert [*map(int, counts.groups())] == [len(EXERCISES) - many, many]
     assert last.endswith("in notebooks/01_scaled_dot_product_attention.ipynb.")
     for error, call, says in (
         (TypeError, lambda: check(1.1, len), 'is text: "1.1", not 1.1'),
