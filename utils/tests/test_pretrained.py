@@ -362,14 +362,18 @@ def test_what_is_hashed_is_what_is_read(monkeypatch, tmp_path):
     digest = hashlib.sha256(first.read_bytes()).hexdigest()
     monkeypatch.setattr(pretrained, "SMOLLM2_SHA256", digest)
     monkeypatch.setenv("SMOLLM2_DIR", str(tmp_path))
-    read, read_gguf = [], pretrained.read_gguf
+    read, read_gguf, verify = [], pretrained.read_gguf, pretrained._verify
 
-    def replaced(file):
+    def verified(*args):
+        verify(*args)
         other.replace(first)
+
+    def kept(file):
         read.extend(read_gguf(file))
         raise StopIteration  # it is no model
 
-    monkeypatch.setattr(pretrained, "read_gguf", replaced)
+    monkeypatch.setattr(pretrained, "_verify", verified)
+    monkeypatch.setattr(pretrained, "read_gguf", kept)
     with pytest.raises(StopIteration):
         pretrained.load_smollm2()
     fields, weights = read
