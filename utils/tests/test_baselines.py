@@ -246,6 +246,8 @@ def test_sequences_in_which_a_score_is_not_defined_are_left_out():
     table = score_table(heads.induction, even, {"even": even}, mask=causal, ids=ids)
     assert {row.sequences for row in table} == {2}
     assert table[0].value == pytest.approx(1 / 4)
+    row = compare(torch.ones(3), {"x": torch.tensor([0.0, math.nan, 1.0])})
+    assert row.sequences == 2 and row.lift == 0.5  # nor where a baseline is not
 
 
 def test_the_interval_is_that_of_the_mean():

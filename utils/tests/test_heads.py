@@ -174,7 +174,7 @@ NO_KEY = attention_under(CAUSAL.tril(-1), B, 2, L)
         ("say so by mask=", {"weights": FINE * math.nan}),
         (r"model\.eval\(\)", {"weights": 1.4 * FINE}),
         ("sum to between", {"weights": 1.001 * FINE}),
-        ("sum to between", {"weights": (1.1 * FINE).half()}),
+        ("sum to between", {"weights": (1.05 * FINE).half()}),
         ("Is mask= missing", {"weights": NO_KEY}),
         ("columns swapped", {"weights": FINE.mT}),
         ("weight on keys that mask= hides", {"mask": CAUSAL}),
