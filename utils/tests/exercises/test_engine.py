@@ -342,9 +342,9 @@ ENDLESS = "while True: x = x"
 DEAF = """
 while True:
     try:
-        while True: pass
+        while True: abs(x)
     except Exception: continue"""
-ONCE = "try:\n    while True: pass\nexcept: pass\nwhile True: pass"
+ONCE = "try:\n    while True: abs(x)\nexcept: pass\nwhile True: abs(x)"
 
 
 @alarm
