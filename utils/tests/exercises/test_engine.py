@@ -342,20 +342,20 @@ ENDLESS = "while True: x = x"
 DEAF = """
 while True:
     try:
-        while True: pass
+        while True: abs(x)
     except Exception: continue"""
-ONCE = "try:\n    while True: pass\nexcept: pass\nwhile True: pass"
+ONCE = "try:\n    while True: abs(x)\nexcept: pass\nwhile True: abs(x)"
 
 
 @alarm
 @pytest.mark.parametrize("body", [ENDLESS, DEAF, ONCE])
 def test_an_endless_answer_is_stopped_and_shows_its_line(monkeypatch, body):
     monkeypatch.setattr(running, "LIMIT", 0.2)
-    calls = []
+    calls, endless = [], written(body)
 
     def ends_once(x):
         calls.append(x)
-        return x if len(calls) == 1 else written(body)(x)
+        return x if len(calls) == 1 else endless(x)
 
     exercise = made_up("return x", {"x": 1}, {"x": 2}, {"x": 3})
     message = grade(exercise, ends_once).message
