@@ -20,7 +20,7 @@ from utils.masks import causal_mask, padding_mask
 from utils.tests.helpers import attention_under, normal
 
 many = settings(
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", 120)),
+    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", 40)),
     derandomize="PROPERTY_EXAMPLES" not in os.environ,
     deadline=None,
 )
@@ -94,19 +94,28 @@ def measured(name, weights, visible, queries, extra):
     return result
 
 
+def mask_of(kind, batch, queries, keys, generator):
+    """Return a mask that broadcasts to (batch, 1, queries, keys)."""
+    lengths = torch.randint(keys + 1, (batch,), generator=generator)
+    any_of_them = torch.rand(batch, 1, queries, keys, generator=generator) < 0.7
+    return {
+        "none": torch.ones(1, 1, dtype=torch.bool),
+        "two axes": any_of_them[0, 0],
+        "padding": padding_mask(lengths, keys),
+        "causal": padding_mask(lengths, keys) & causal_mask(queries, keys),
+        "any": any_of_them,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["none", "two axes", "padding", "causal", "any"])
 @many
 @given(st.data(), UP_TO_3, UP_TO_3, UP_TO_6, SEEDS, FLOATING)
-def test_a_score_equals_its_definition(data, batch, count, queries, seed, dtype):
+def test_a_score_equals_its_definition(kind, data, batch, count, queries, seed, dtype):
     keys = data.draw(st.sampled_from([queries, queries, queries % 4 + 2]))
     generator = torch.Generator().manual_seed(seed)
-    visible, options = torch.ones(batch, 1, queries, keys, dtype=torch.bool), {}
-    if data.draw(FLAGS):
-        axes = [data.draw(st.sampled_from([n, 1])) for n in visible.shape]
-        axes = data.draw(st.sampled_from([axes, [queries, keys]]))
-        share = data.draw(st.sampled_from([0.5, 0.9]))
-        mask = torch.rand(axes, generator=generator) < share
-        mask = mask & causal_mask(queries, keys) if data.draw(FLAGS) else mask
-        visible, options["mask"] = mask.expand(visible.shape), mask
+    mask = mask_of(kind, batch, queries, keys, generator)
+    visible = mask.expand(batch, 1, queries, keys)
+    options = {"mask": mask} if kind != "none" else {}
     if data.draw(FLAGS):
         options["queries"] = torch.rand(batch, queries, generator=generator) < 0.6
     scores = 2 * torch.randn(batch, count, queries, keys, generator=generator)
@@ -206,7 +215,7 @@ def test_what_would_be_broadcast_is_refused(says, name, extra):
 
 
 @given(SEEDS, UP_TO_3, st.integers(1, 2), UP_TO_3, UP_TO_3, UP_TO_6, UP_TO_6, FLAGS)
-@settings(many, max_examples=40)
+@many
 def test_weighted_values_are_the_lengths_of_what_is_handed_on(
     seed, kv_heads, group, size, batch, queries, keys, bias
 ):
