@@ -120,6 +120,7 @@ def marked(tmp_path_factory):
         (folder / f"{name} Σ.ipynb").write_text(text, encoding="utf-8")
     (folder / "text.ipynb").write_text("[1, 2")
     (folder / "01.ipynb.txt").write_text("{}")
+    (folder / "older.csv").touch()
     script = folder.parent / "command.py"  # which a fork server can read
     script.write_text(COMMAND)
     own = {"COURSE_PROGRESS_DIR": str(folder / "kept"), "PYTHONIOENCODING": "cp1252"}
@@ -154,7 +155,7 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert "1.2 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
     assert "1.2: 9 solved, 4 wrong (no scale 1, others 3), 0 untouched, 1 unm" in out
     assert "Not marked, because the name does not end in .ipynb: " in out
-    assert "01.ipynb.txt'" in out and "all.csv" not in out
+    assert "01.ipynb.txt'" in out and ".csv" not in out
 
 
 def test_one_line_of_json(tmp_path):
@@ -209,7 +210,7 @@ def row_of(submission: str) -> dict:
 
 FOUND = [
     ("class", "a.ipynb a/deeper/a.ipynb b.ipynb"),
-    ("./class/b.ipynb class/*.ipynb class/b.ipynb", "b.ipynb a.ipynb"),
+    ("./class/b.ipynb class/*.ipynb {}/class/b.ipynb", "b.ipynb a.ipynb"),
     ("class/**/*.ipynb", "a.ipynb a/deeper/a.ipynb b.ipynb"),
     ("other/[1].ipynb", "../other/[1].ipynb"),
 ]
@@ -217,7 +218,7 @@ FOUND = [
 
 @pytest.mark.parametrize(("arguments", "notebooks"), FOUND)
 def test_a_folder_and_a_pattern_mean_notebooks(arguments, notebooks, course):
-    main(["mark", *arguments.split()])
+    main(["mark", *arguments.format(course[0]).split()])
     found = [os.path.normpath(f"class/{each}") for each in notebooks.split()]
     assert sorted(course[1]) == sorted(Path(each).as_posix() for each in found)
 
