@@ -123,7 +123,7 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("make", [*MODELS.values(), Odd], ids=[*MODELS, "odd"])
 @pytest.mark.filterwarnings("error")
 def test_many_equal_each_alone(make):
-    """In double precision, so that rounding hides nothing; some gradients are clipped."""
+    """In double precision: rounding hides nothing. Some gradients are clipped."""
 
     def make_model():
         return make().double()
