@@ -123,13 +123,13 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("make", [*MODELS.values(), Odd], ids=[*MODELS, "odd"])
 @pytest.mark.filterwarnings("error")
 def test_many_equal_each_alone(make):
-    """In double precision, so that rounding hides nothing; with clipped gradients."""
+    """In double precision: rounding hides nothing. Some gradients are clipped."""
 
     def make_model():
         return make().double()
 
     seeds, how = [5, 0, 7], {**QUIET, "warmup": 5, "every": 4}
-    how["loss"] = lambda logits, targets: 3 * cross_entropy(logits, targets)
+    how["loss"] = lambda logits, targets: 1.2 * cross_entropy(logits, targets)
     how["evaluate"] = lambda model: model(PROBE).square().mean().item()
     models, histories = train_many(make_model, batch, 15, seeds, **how)
     for seed, model, history in zip(seeds, models, histories, strict=True):
