@@ -198,7 +198,8 @@ def of_code(book, cell):
         words = text(below.get("text/plain"))
         alone = not words or "text/plain" in picture
         if alone or read(below.get("text/html")) != words:
-            yield "caption", "a picture without a caption under it: show(figure, caption)"
+            says = "a picture without a caption under it: show(figure, caption)"
+            yield "caption", says
         elif len(words) < 40 or not re.search(r"\d", words):
             yield "caption", f"caption {words[:40]!r}: 40+ letters, and with numbers"
 

@@ -2,7 +2,8 @@
 
 A name is a claim, so it has to be earned: a known mistake did exactly the same on every
 input; or the difference itself says it; or the numbers are right but for their form; or
-on most inputs that are wrong, the first among them, one mistake alone returns the same.
+one mistake alone returns the same as the answer on the first input on which the answer
+is wrong, and on at least half of all such inputs.
 """
 
 import dis
@@ -46,7 +47,7 @@ class Verdict:
 
 @surroundings_kept()
 def grade(exercise: Exercise, function: Callable) -> Verdict:
-    """Return the verdict on one answer; prints what it prints, draws nothing."""
+    """Return the verdict on one answer. What the answer prints is seen; no picture."""
     if is_untouched(function):
         return Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
     trials, did = exercise.trials(), []
@@ -62,8 +63,9 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     said = [*map(difference, should, did)]
     wrong = [i for i, words in enumerate(said) if words]
     with silence():
+        # Once more: all inputs if all were right, else twice the first that was wrong
         for i in wrong[:1] * 2 or range(len(did)):
-            # what cannot be compared with the solution cannot with itself
+            # outputs of another kind cannot be compared, not even with themselves
             comparable = not said[i] or said[i].startswith(DIFFER)
             if comparable and difference(did[i], tried(function, i)):
                 return Verdict(NOT_YET, f"{AGAIN}\n  {tried_with(trials[i])}")
@@ -97,7 +99,7 @@ def is_untouched(function: Callable) -> bool:
 
 # --- names ------------------------------------------------------------------------
 
-FORMS = {  # name -> (what to say, right outputs that this could be made of)
+FORMS = {  # name -> (what to say, f(yours, expected): what yours becomes without it)
     "more returned than was asked for": (
         "Its first part is right: return only that.",
         lambda x, y: x[:1] if isinstance(x, tuple) else []),
@@ -131,11 +133,14 @@ def name_of(
 ) -> tuple[str | None, str]:
     """Return (the mistake, the sentence that claims it), or (None, "").
 
+    The sentence is "" where the difference itself names the mistake.
+
     tried(function, i): what a function does on trial i. should, did, said: on each
     trial what the reference did, the answer did, and how they differ.
     """
     wrong = [i for i, words in enumerate(said) if words]
-    order = sorted(range(len(did)), key=lambda i: not said[i])  # wrong: soonest told
+    # the wrong ones first: they tell forms apart soonest
+    order = sorted(range(len(did)), key=lambda i: not said[i])
     for form in exercise.forms:
         if not any(difference(tried(form.function, i), did[i]) for i in order):
             claim = f"Your answer equals a known mistake, {form.name!r}."
@@ -148,7 +153,7 @@ def name_of(
             return name, claim
     outputs = parts([each.get("returns") for each in should])
     if not any(isinstance(x, Tensor) for x in outputs):
-        return None, ""  # to say yes to the same function proves no mistake
+        return None, ""  # the answer is a test: the same yes or no proves no mistake
     votes = {}
     for form in exercise.forms:
         if not _same_output(tried(form.function, wrong[0]), did[wrong[0]]):
@@ -175,7 +180,7 @@ def _becomes(change: Callable, should: dict, did: dict) -> bool:
 
 
 def _same_output(one: dict, other: dict) -> bool:
-    """Whether both return the same numbers, NaN left out."""
+    """Whether both return the same, NaN left out where half or more are numbers."""
     if "returns" not in one or "returns" not in other:
         return False
     a, b = one["returns"], other["returns"]
@@ -193,7 +198,7 @@ def sentence(said: str, should: dict, trial: dict) -> str:
     """Return what was wrong on one trial, and on which."""
     hint = meaning(said)[1]
     functions = [described(x) for x in trial.values() if callable(x)]
-    if functions:
+    if functions:  # the answer is a test of these functions
         if isinstance(should.get("returns"), bool):
             said = said.replace("your function returned", "your test said")
             said = said.replace("your function", "your test")
@@ -222,13 +227,16 @@ def described(x) -> str:
 
 
 def _largest(x: Tensor) -> float:
-    """Return the largest size among the finite numbers."""
+    """Return the largest magnitude among the finite numbers."""
     finite = x[x.isfinite()].abs()
     return float(finite.max()) if finite.numel() else 0.0
 
 
 def _picture(should: dict, did: dict) -> tuple[Tensor, Tensor] | None:
-    """Return two matrices to draw, where values differ: those that differ most."""
+    """Return expected and yours as matrices: of a stack, the pair that differs most.
+
+    None where something else than values differs.
+    """
     a, b = should.get("returns"), did.get("returns")
     if "changes its argument" in did or not isinstance(a, Tensor) or not a.dim():
         return None
