@@ -23,7 +23,7 @@ this list, and says in its first line, which stands here, what lives there:
       One recorder: look at, or replace, any activation of any model, from outside.
   heads.py <- attention, masks, recording
       Scores of attention heads: each is a function of the attention weights alone.
-  baselines.py <- heads, recording
+  baselines.py <- heads, masks, recording
       Baselines: what a head without the skill scores, and tables that compare with it.
   syntax.py <- baselines, masks, recording
       Do heads know grammar? Heads compared with the dependency trees of a treebank.
@@ -31,7 +31,7 @@ this list, and says in its first line, which stands here, what lives there:
       Words as a reader sees them: nothing invisible, endless, or turned round.
   plotting.py <- masks, words
       House style, figures and diagrams with captions, heat maps; what can be drawn.
-  viewer.py <- plotting, words
+  viewer.py <- masks, plotting, words
       The head viewer: one piece of HTML that needs no network, no kernel, no widgets.
   benchmark.py
       Speed as a ratio, measured side by side, after an equality check.

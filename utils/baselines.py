@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from utils.heads import normalised_entropy, visible_keys
+from utils.heads import normalised_entropy
+from utils.masks import visible_keys
 from utils.recording import attention_layers, looking, record_attention, recorded
 
 
