@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
 from utils.positions import Learned
+from utils.recording import looking
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": nn.SiLU}
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -188,7 +189,6 @@ class CausalLM(nn.Module):
             cache.update(caches, length=past + length)
         return self.head(self.norm(x))  # (batch, length, vocab_size)
 
-    @torch.no_grad()
     def generate(
         self,
         ids: Tensor,
@@ -205,15 +205,12 @@ class CausalLM(nn.Module):
             text anew at every step. Dropout is off meanwhile.
         """
         _refuse_negative(steps=steps, temperature=temperature)
-        mode, cache = self.training, {} if use_cache else None
-        self.eval()
-        try:
+        cache = {} if use_cache else None
+        with looking(self):
             for _ in range(steps):
                 new = ids[:, cache.get("length", 0) :] if use_cache else ids
                 logits = self(new, cache=cache)[:, -1]  # (batch, vocab_size)
                 ids = torch.cat([ids, _sample(logits, temperature, generator)], dim=1)
-        finally:
-            self.train(mode)
         return ids
 
 
