@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils.attention import MultiHeadAttention
-from utils.masks import causal_mask
+from utils.masks import causal_mask, holds
 from utils.positions import Learned
 from utils.recording import looking
 
@@ -274,8 +274,8 @@ class Encoder(nn.Module):
         if mask is not None and mask.shape == ids.shape:
             raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
         boolean = mask is not None and mask.dtype == torch.bool
-        if boolean and not torch.compiler.is_compiling():  # which knows no values
-            _refuse_hidden(mask)
+        if boolean and not holds(mask.flatten(1).any(dim=1)):
+            raise ValueError("mask hides every token of a sentence; is it ~mask?")
         x = self.embedding(ids) + self.token_type.weight[0]
         x = self.position.embed(x)  # (batch, length, embed_dim)
         states = [self.norm(x)]
@@ -314,12 +314,6 @@ class Encoder(nn.Module):
             n = int(length[rows].max())
             vectors.append(self.sentence_embedding(ids[rows, :n], mask[rows, ..., :n]))
         return torch.cat(vectors)[order.argsort()]
-
-
-def _refuse_hidden(mask: Tensor) -> None:
-    """Refuse a mask (batch, ...) under which nothing of a sentence is left."""
-    if not mask.flatten(1).any(dim=1).all():
-        raise ValueError("mask hides every token of a sentence; is it ~mask?")
 
 
 def _refuse_negative(**numbers) -> None:

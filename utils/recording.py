@@ -352,19 +352,19 @@ class _Parts:
         """Stand in the place of `forward`; the caller gets what it asked for."""
         if "weights" not in self.wanted:
             return self.call(*inputs, **named)
-        torchs, mean = isinstance(self.layer, nn.MultiheadAttention), False
-        asked, names = True, list(signature(self.call).parameters)
+        names, shown, mean = list(signature(self.call).parameters), True, False
+        torchs = isinstance(self.layer, nn.MultiheadAttention)
         if "need_weights" in names:  # given by position? Then name it
             n = names.index("need_weights")
             inputs, named = inputs[:n], dict(zip(names[n:], inputs[n:])) | named
         if "need_weights" in names or isinstance(self.layer, KINDS):
-            asked, named["need_weights"] = named.get("need_weights", torchs), True
+            shown, named["need_weights"] = named.get("need_weights", torchs), True
         if torchs:
             mean = named.get("average_attn_weights", True)
             named["average_attn_weights"] = False
         *outputs, weights = self.with_weights(self.call(*inputs, **named))
-        shown = weights.mean(dim=-3) if mean else weights
-        return (*outputs, shown if asked else None)
+        weights = weights.mean(dim=-3) if mean else weights
+        return (*outputs, weights if shown else None)
 
     def with_weights(self, result) -> tuple:
         """Return what a layer put out, the weights last, after a look at them."""
