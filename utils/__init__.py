@@ -9,7 +9,9 @@ this list, and says in its first line, which stands here, what lives there:
       Scaled dot-product attention, and the multi-head layer built on it.
   positions.py
       Position schemes: how attention is told the order of the tokens.
-  models.py <- attention, masks, positions
+  recording.py <- attention
+      One recorder: look at, or replace, any activation of any model, from outside.
+  models.py <- attention, masks, positions, recording
       Models of the course, made of blocks: a causal language model, and BERT's encoder.
   own.py <- attention, masks, positions
       Your own functions in the place of the course's, inside a whole model.
@@ -17,13 +19,11 @@ this list, and says in its first line, which stands here, what lives there:
       Two pretrained models: their files found and verified, on the course's layers.
   data.py
       Data of the course: small tasks with a known answer, and the text inside Python.
-  training.py
+  training.py <- recording
       Training: a plain loop for one model, and the same loop for many copies at once.
-  recording.py <- attention
-      One recorder: look at, or replace, any activation of any model, from outside.
   heads.py <- attention, masks, recording
       Scores of attention heads: each is a function of the attention weights alone.
-  baselines.py <- heads, recording
+  baselines.py <- heads, masks, recording
       Baselines: what a head without the skill scores, and tables that compare with it.
   syntax.py <- baselines, masks, recording
       Do heads know grammar? Heads compared with the dependency trees of a treebank.
@@ -31,7 +31,7 @@ this list, and says in its first line, which stands here, what lives there:
       Words as a reader sees them: nothing invisible, endless, or turned round.
   plotting.py <- masks, words
       House style, figures and diagrams with captions, heat maps; what can be drawn.
-  viewer.py <- plotting, words
+  viewer.py <- masks, plotting, words
       The head viewer: one piece of HTML that needs no network, no kernel, no widgets.
   benchmark.py
       Speed as a ratio, measured side by side, after an equality check.

@@ -202,7 +202,7 @@ class MultiHeadAttention(nn.Module):
         kept = {"key": k, "value": v}
         if (group := self.num_heads // self.num_kv_heads) > 1:
             k, v = (x.repeat_interleave(group, dim=-3) for x in (k, v))
-        # k, v (batch, heads, keys, head_dim): head h reads group h // group
+        # k, v (batch, heads, keys, head_dim): query head h has group h // group
 
         heads, weights = self.attend(q, k, v, mask, bias, need_weights)
         # heads (batch, heads, queries, head_dim)

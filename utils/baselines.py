@@ -7,12 +7,13 @@ allowed to do: attend as sharply, and be chosen as the best of as many heads.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from utils.heads import normalised_entropy, visible_keys
+from utils.heads import normalised_entropy
+from utils.masks import visible_keys
 from utils.recording import attention_layers, looking, record_attention, recorded
 
 
@@ -44,10 +45,9 @@ def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         for name, module in reversed(list(fresh.named_modules())):
             # nn.MultiheadAttention spells it with an underscore
-            reset = getattr(module, "_reset_parameters", None)
-            reset = getattr(module, "reset_parameters", reset)
-            if reset is not None:
-                reset()
+            names = ("reset_parameters", "_reset_parameters")
+            if reset := [getattr(module, x) for x in names if hasattr(module, x)]:
+                reset[0]()
             elif [*module.parameters(recurse=False)]:
                 kind = f"{name or 'the model'} ({type(module).__name__})"
                 raise ValueError(f"{kind} has weights and no reset_parameters().")
@@ -131,8 +131,7 @@ def best_of(*scores: Tensor) -> Tensor:
     return choices[:, _best(choices)]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A score beside its baselines: means over sequences, with 95 % intervals.
 
     value, interval: the mean score, and the ends of its interval.
@@ -234,8 +233,7 @@ def compare(
     """
     every = torch.stack([scores, *baselines.values()]).detach().cpu().double()
     if every.dim() != 2:
-        given = f"scores and baselines have shape {tuple(scores.shape)}"
-        raise ValueError(f"{given}; give (batch,), those of one head.")
+        raise ValueError(f"scores are {tuple(scores.shape)}; give (batch,), one head.")
     every = every[:, ~every.isnan().any(0)]  # (1 + baselines, sequences)
     size = every.shape[1]
     if size == 0:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.masks import check_mask, holds
+from utils.masks import holds, visible_keys
 from utils.recording import record_attention as record_attention  # offered here, too
 
 
@@ -195,28 +195,13 @@ def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> T
 # --- what can be measured, and which queries count ---
 
 
-def visible_keys(mask, shape: tuple[int, ...], device=None) -> Tensor:
-    """Return a boolean mask in a full shape, True = visible; None = all are.
-
-    >>> visible_keys(torch.tensor([[True, False]]), (2, 2))
-    tensor([[ True, False],
-            [ True, False]])
-    """
-    if mask is None:
-        mask = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
-    check_mask(mask, shape)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask is {mask.dtype}; give bool, e.g. mask > -math.inf.")
-    return mask.expand(shape)
-
-
 def _checked(weights, mask, queries, *, square: bool = False):
     """Return (weights, visible (batch, 1, queries, keys), counted (batch, queries))."""
     batch, _, rows, columns = weights.shape
     if square and rows != columns:
         sizes = f"{rows} queries and {columns} keys"
         raise ValueError(f"weights have {sizes}; this score needs self-attention.")
-    visible = visible_keys(mask, (batch, 1, rows, columns), weights.device)
+    visible = visible_keys(mask, (batch, 1, rows, columns), device=weights.device)
     tolerance = 1e-4 if weights.dtype.itemsize >= 4 else 1e-2
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
     _check_rows(weights, visible, tolerance)

@@ -60,21 +60,39 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
 def as_added(mask: Tensor | None, bias: Tensor | None, scores: tuple, dtype):
     """Return mask and bias as one tensor that is added to the scores, or None.
 
-    scores: the shape of the scores, (..., queries, keys). A mask of another number of
-    axes could fit by accident, and mean something else: `check_mask` refuses it.
+    scores: the shape of the scores, (..., queries, keys). Boolean masks become 0 and
+    -inf; both are cast to dtype and added up.
     """
     added = None
     for x in (mask, bias):
         if x is None:
             continue
-        check_mask(x, scores)
+        _check_fit(x, scores)
         x = torch.where(x, 0.0, -math.inf) if x.dtype == torch.bool else x
         added = x.to(dtype) if added is None else added + x.to(dtype)
     return added
 
 
-def check_mask(mask: Tensor, scores: tuple) -> None:
-    """Refuse a mask that does not fit scores of this shape."""
+def visible_keys(mask: Tensor | None, scores: tuple, *, device=None) -> Tensor:
+    """Return a boolean mask in the full shape of the scores, True = visible.
+
+    scores: their shape, (..., queries, keys). mask: boolean; None = every key is.
+
+    >>> visible_keys(torch.tensor([[True, False]]), (2, 2))
+    tensor([[ True, False],
+            [ True, False]])
+    """
+    if mask is None:
+        return torch.ones(scores, dtype=torch.bool, device=device)
+    _check_fit(mask, scores)
+    if mask.dtype != torch.bool:
+        example = "e.g. mask > -math.inf, True = may be attended to"
+        raise TypeError(f"mask is {mask.dtype}; give bool, {example}.")
+    return mask.expand(scores)
+
+
+def _check_fit(mask: Tensor, scores: tuple) -> None:
+    """Refuse a mask that would be broadcast to the scores in another sense."""
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise TypeError(f"mask is {mask.dtype}; give bool, True = may be attended to.")
     fits = all(size in (1, full) for size, full in zip(mask.shape[::-1], scores[::-1]))

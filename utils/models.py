@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils.attention import MultiHeadAttention
-from utils.masks import causal_mask
+from utils.masks import causal_mask, holds
 from utils.positions import Learned
+from utils.recording import looking
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": nn.SiLU}
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -188,7 +189,6 @@ class CausalLM(nn.Module):
             cache.update(caches, length=past + length)
         return self.head(self.norm(x))  # (batch, length, vocab_size)
 
-    @torch.no_grad()
     def generate(
         self,
         ids: Tensor,
@@ -205,15 +205,12 @@ class CausalLM(nn.Module):
             text anew at every step. Dropout is off meanwhile.
         """
         _refuse_negative(steps=steps, temperature=temperature)
-        mode, cache = self.training, {} if use_cache else None
-        self.eval()
-        try:
+        cache = {} if use_cache else None
+        with looking(self):
             for _ in range(steps):
                 new = ids[:, cache.get("length", 0) :] if use_cache else ids
                 logits = self(new, cache=cache)[:, -1]  # (batch, vocab_size)
                 ids = torch.cat([ids, _sample(logits, temperature, generator)], dim=1)
-        finally:
-            self.train(mode)
         return ids
 
 
@@ -277,8 +274,8 @@ class Encoder(nn.Module):
         if mask is not None and mask.shape == ids.shape:
             raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
         boolean = mask is not None and mask.dtype == torch.bool
-        if boolean and not torch.compiler.is_compiling():  # which knows no values
-            _refuse_hidden(mask)
+        if boolean and not holds(mask.flatten(1).any(dim=1)):
+            raise ValueError("mask hides every token of a sentence; is it ~mask?")
         x = self.embedding(ids) + self.token_type.weight[0]
         x = self.position.embed(x)  # (batch, length, embed_dim)
         states = [self.norm(x)]
@@ -317,12 +314,6 @@ class Encoder(nn.Module):
             n = int(length[rows].max())
             vectors.append(self.sentence_embedding(ids[rows, :n], mask[rows, ..., :n]))
         return torch.cat(vectors)[order.argsort()]
-
-
-def _refuse_hidden(mask: Tensor) -> None:
-    """Refuse a mask (batch, ...) under which nothing of a sentence is left."""
-    if not mask.flatten(1).any(dim=1).all():
-        raise ValueError("mask hides every token of a sentence; is it ~mask?")
 
 
 def _refuse_negative(**numbers) -> None:

@@ -27,10 +27,13 @@ def with_own_functions(
         rotated and grouped keys and values repeated before; the mask is bool, with an
         entry for each score.
     layer(x, w_q, w_k, w_v, w_o, num_heads) -> output, as in exercise 2.2: for every
-        block, where nothing is masked or cached and no weights are wanted. It knows
-        neither grouped heads nor positions.
+        block, where nothing is masked or cached and no weights are wanted. Of d
+        features, x is (batch, length, d + 1), the last always 1; w_q, w_k, w_v are
+        (d, d + 1), the biases in the last column; w_o is the identity (d, d), and the
+        output (batch, length, d). There are no grouped heads and no positions.
     turn(x, positions, base) -> x, as in exercise 5.3: for the rotary positions. It
-        rotates features i and i + head_dim / 2 of x (..., length, head_dim).
+        rotates features i and i + head_dim / 2 of x (..., length, head_dim) by
+        positions (length,) * base^(-2i / head_dim) radians.
     What is None stays the course's. Yours drops nothing out.
 
     Both models have the same parameters: to train one is to train the other.
@@ -82,9 +85,8 @@ class OwnAttention(MultiHeadAttention):
     def _heads_of_layer(self, x: Tensor) -> Tensor:
         """Return the outputs of all heads, (batch, length, embed_dim), by your layer.
 
-        It knows no biases: a feature that is always 1 carries them, as
-        [x, 1] [W, b]ᵀ = x Wᵀ + b. Its w_o is the identity; `out_proj` follows as a
-        module of its own, so that heads can be ablated here, too.
+        It has no biases, but [x, 1] [W, b]ᵀ = x Wᵀ + b. `out_proj` follows as a module
+        of its own, so that heads can be ablated here, too.
         """
         x = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
         projections = (self.query_proj, self.key_proj, self.value_proj)

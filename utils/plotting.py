@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from utils.masks import check_mask
+from utils.masks import visible_keys
 from utils.words import drawable, visible
 
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
@@ -111,7 +111,7 @@ def heatmap(
     """
     matrix = torch.as_tensor(matrix).detach().cpu().float()
     rows, columns = matrix.shape
-    mask = checked_mask(mask, rows, columns)
+    mask = visible_keys(mask, (1, 1, rows, columns))[0, 0].cpu()
     largest = _largest(matrix, mask, signed)
     most = 8 if ax is None else _positions_that_fit(ax)
     query_ticks = _ticks("queries", queries, rows, most)
@@ -168,7 +168,8 @@ def plot_heads(
         raise ValueError("weights contain NaN or values outside 0 to 1: not a softmax.")
     lines = layers if several else layers[0].split(4)  # of panels
     rows, columns = layers[0].shape[1:]
-    mask = checked_mask(mask, rows, columns)  # before there is a figure to leave behind
+    # before there is a figure to leave behind
+    mask = visible_keys(mask, (1, 1, rows, columns))[0, 0].cpu()
     side = min(WIDEST / max(map(len, lines)), 3.2)  # inches of a panel
     queries = _if_they_fit("queries", tokens, rows, side)
     keys = _if_they_fit("keys", tokens if rows == columns else None, columns, side)
@@ -243,16 +244,6 @@ def checked_layers(weights) -> list[Tensor]:
             "list(weights) of stacked layers."
         )
     return [x.detach().cpu().float() for x in layers]
-
-
-def checked_mask(mask: Tensor | None, rows: int, columns: int) -> Tensor:
-    """Return the boolean mask in its full shape (queries, keys), on the CPU."""
-    if mask is None:
-        mask = torch.ones(rows, columns, dtype=torch.bool)
-    check_mask(mask, (1, 1, rows, columns))
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask is {mask.dtype}; give bool, True = may be attended to.")
-    return mask.cpu().expand(1, 1, rows, columns)[0, 0]
 
 
 def _largest(matrix: Tensor, mask: Tensor, signed: bool) -> float:

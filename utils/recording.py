@@ -8,9 +8,10 @@ more: `query` (batch, heads, queries, head_dim), `key` and `value` (batch, heads
 head_dim), rotated, with those of a cache, and repeated for groups of heads; `heads`
 (batch, heads, queries, head_dim), the outputs of the heads before `out_proj`.
 
-In the `with` blocks nothing runs compiled or on PyTorch's fast path: it would go round
-them. Of all that concerns one activation, each gets what those entered before it left.
-Afterwards the model is as it was, also after an error.
+All of it are forward hooks: in a `with` block, a part goes through a module of its own
+that returns what it is given. There nothing runs compiled or on PyTorch's fast path: it
+would go round them. Of all that concerns one activation, each gets what those entered
+before it left. Afterwards the model is as it was, also after an error.
 """
 
 import copy
@@ -20,6 +21,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from inspect import signature
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +56,7 @@ def recorded(model: nn.Module, *names: str, every_call=False) -> Iterator[dict]:
     def keep(name, x):
         seen[name] = [*seen.get(name, ()), x] if every_call else x
 
-    found = dict.fromkeys(name for each in names for name in _found(model, each))
-    with _attached(model, found, keep):
+    with _attached(model, names, keep):
         yield seen
 
 
@@ -86,8 +87,7 @@ def replaced(model: nn.Module, changes: Changes) -> Iterator[nn.Module]:
 
     with ExitStack() as undo:
         for pattern in changes:
-            function = partial(put, pattern)
-            undo.enter_context(_attached(model, _found(model, pattern), function))
+            undo.enter_context(_attached(model, [pattern], partial(put, pattern)))
         yield model
     if never:
         raise RuntimeError(f"{sorted(never)} was not called, so nothing was replaced.")
@@ -130,7 +130,7 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
     def takes(x):
         named = type(x).__name__.endswith("Attention") or isinstance(x, KINDS)
-        return named or "need_weights" in signature(x.forward).parameters
+        return named or "need_weights" in signature(type(x).forward).parameters
 
     def innermost(x):  # a block may take need_weights only to hand it on
         return takes(x) and not any(takes(y) for y in x.modules() if y is not x)
@@ -154,9 +154,8 @@ def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None
     layers = [*_course_layers(model).items()]
     counts = {i: layer.num_heads for i, (_, layer) in enumerate(layers)}
     heads = {i: [*chosen] for i, chosen in heads.items()}
-    for i, chosen in heads.items():
-        if i not in counts or not set(chosen) <= set(range(counts[i])):
-            raise ValueError(f"heads is {heads}; of each layer there are: {counts}.")
+    if any(set(x) - set(range(counts.get(i, 0))) for i, x in heads.items()):
+        raise ValueError(f"heads is {heads}; of each layer there are: {counts}.")
     if mode not in ("zero", "mean") or (mode == "mean") != (mean_from is not None):
         given = f"mode is {mode!r} and mean_from is {type(mean_from).__name__}"
         raise ValueError(f"{given}; give 'zero' alone, or 'mean' with mean_from.")
@@ -246,37 +245,40 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _found(model: nn.Module, pattern: str) -> list[str]:
-    """Return the names that a pattern fits, in the order of the model."""
-    known = [path for path in _modules(model) if path]
+def _activations(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Return {name: (module, part)}; the part "" is what the module puts out."""
+    known = {path: (x, "") for path, x in _modules(model).items() if path}
     for path, layer in attention_layers(model).items():
-        parts = PARTS if isinstance(layer, MultiHeadAttention) else ["weights"]
-        known += [f"{path}.{part}".lstrip(".") for part in parts]
+        for part in PARTS if isinstance(layer, MultiHeadAttention) else ["weights"]:
+            known.setdefault(f"{path}.{part}".lstrip("."), (layer, part))
+    return known
+
+
+def _fitting(pattern: str, known: Iterable[str]) -> list[str]:
+    """Return the names that a pattern fits."""
     steps = pattern.count(".")
     found = [x for x in known if fnmatchcase(x, pattern) and x.count(".") == steps]
     if not found:
-        near = get_close_matches(pattern, known, 5, cutoff=0.3) or known[:5]
+        near = get_close_matches(pattern, known, 5, cutoff=0.3) or [*known][:5]
         raise ValueError(f"the model has no {pattern!r}, but it has, e.g., {near}.")
     return found
 
 
 @contextmanager
-def _attached(model: nn.Module, names: Iterable[str], function: Callable):
+def _attached(model: nn.Module, patterns: Iterable[str], function: Callable):
     """Put function(name, x) in the place of each activation x, unless it is None."""
-    modules, layers = _modules(model), attention_layers(model)
+    known = _activations(model)
+    names = dict.fromkeys(name for each in patterns for name in _fitting(each, known))
     fast = torch.backends.mha.get_fastpath_enabled()
     with torch.compiler.set_stance("force_eager"), ExitStack() as undo:
         undo.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         for name in names:
-            path, _, part = name.rpartition(".")
-            if name in modules:
-                hook = partial(_output, partial(function, name))
-                undo.enter_context(modules[name].register_forward_hook(hook))
-            elif isinstance(layers[path], MultiHeadAttention):
-                _attach_part(layers[path], part, partial(function, name), undo)
-            else:
-                _attach_weights(layers[path], partial(function, name), undo)
+            module, part = known[name]
+            if part:
+                module = undo.enter_context(_way_of(module, part))
+            hook = partial(_output, partial(function, name))
+            undo.enter_context(module.register_forward_hook(hook))
         yield
 
 
@@ -295,91 +297,92 @@ def _output(function, module, inputs, output):
     return output
 
 
-class _Attend:
-    """A layer's `attend`, whose parts are given to functions on the way."""
+# --- inside an attention layer ---
 
-    def __init__(self, layer):
-        self.layer, self.attend = layer, layer.attend
-        self.functions = []  # of pairs (part, function)
 
-    def __call__(self, q, k, v, *options):
-        q, k, v = map(self.changed, PARTS, (q, k, v))
+@contextmanager
+def _way_of(layer: nn.Module, part: str) -> Iterator[nn.Module]:
+    """Give the module that a part of an attention layer goes through meanwhile."""
+    with ExitStack() as undo:
+        if "_parts" not in vars(layer):
+            layer._parts = _Parts(layer, undo)
+            undo.callback(delattr, layer, "_parts")
+        parts = layer._parts
+        parts.wanted.append(part)
+        undo.callback(parts.wanted.remove, part)
+        yield parts.modules[part]
+
+
+class _Parts:
+    """An attention layer whose parts go through modules, one for each part.
+
+    Such a module returns what it is given: hooks see and change it as any output.
+    """
+
+    def __init__(self, layer: nn.Module, undo: ExitStack):
+        self.layer, self.modules = layer, {part: nn.Identity() for part in PARTS}
+        self.wanted, self.gone = [], set()  # parts that hooks are on; that went through
+        self.call, self.attend = layer.forward, getattr(layer, "attend", None)
+        undo.enter_context(patch.object(layer, "forward", self.asked))
+        undo.enter_context(layer.register_forward_hook(self.check))
+        if isinstance(layer, MultiHeadAttention):
+            undo.enter_context(patch.object(layer, "attend", self.attended))
+            undo.enter_context(layer.out_proj.register_forward_pre_hook(self.merged))
+
+    def through(self, part: str, x):
+        self.gone.add(part)
+        return self.modules[part](x)
+
+    def attended(self, q, k, v, *options):
+        """Stand in the place of the layer's `attend`."""
+        q, k, v = map(self.through, PARTS, (q, k, v))
         heads, weights = self.attend(q, k, v, *options)
-        new = self.changed("weights", weights)
+        new = self.through("weights", weights)
         if new is not weights:
             kept = F.dropout(new, self.layer.dropout, self.layer.training)
             heads = kept.to(v.dtype) @ v  # (batch, heads, queries, head_dim)
         return heads, new
 
-    def changed(self, part, x):
-        for each, function in self.functions:
-            if each == part and (new := function(x)) is not None:
-                x = new
-        return x
+    def merged(self, out_proj, inputs):
+        """Stand before `out_proj`, which gets the heads side by side."""
+        heads = split_heads(inputs[0], self.layer.num_heads)
+        return merge_heads(self.through("heads", heads))
 
+    def asked(self, *inputs, **named):
+        """Stand in the place of `forward`; the caller gets what it asked for."""
+        if "weights" not in self.wanted:
+            return self.call(*inputs, **named)
+        names, shown, mean = list(signature(self.call).parameters), True, False
+        torchs = isinstance(self.layer, nn.MultiheadAttention)
+        if "need_weights" in names:  # given by position? Then name it
+            n = names.index("need_weights")
+            inputs, named = inputs[:n], dict(zip(names[n:], inputs[n:])) | named
+        if "need_weights" in names or isinstance(self.layer, KINDS):
+            shown, named["need_weights"] = named.get("need_weights", torchs), True
+        if torchs:
+            mean = named.get("average_attn_weights", True)
+            named["average_attn_weights"] = False
+        *outputs, weights = self.with_weights(self.call(*inputs, **named))
+        weights = weights.mean(dim=-3) if mean else weights
+        return (*outputs, weights if shown else None)
 
-def _attach_part(layer, part: str, function: Callable, undo: ExitStack) -> None:
-    """Put function(x) in the place of a part, and see that each call comes by it."""
-    seen = []
-
-    def noted(x):
-        seen.append(part)
-        return function(x)
-
-    def merged(out_proj, inputs):
-        heads = split_heads(inputs[0], layer.num_heads)
-        new = noted(heads)
-        return merge_heads(heads if new is None else new)
-
-    def check(layer, inputs, output):
-        if not seen:
-            where = "out_proj" if part == "heads" else "attend"
-            raise RuntimeError(f"{type(layer).__name__} must call its {where}.")
-        seen.clear()
-
-    if part == "heads":
-        undo.enter_context(layer.out_proj.register_forward_pre_hook(merged))
-    else:
-        if not isinstance(own := vars(layer).get("attend"), _Attend):
-            undo.callback(vars(layer).update, {} if own is None else {"attend": own})
-            undo.callback(vars(layer).pop, "attend")
-            layer.attend = _Attend(layer)
-        layer.attend.functions.append((part, noted))
-        undo.callback(layer.attend.functions.remove, (part, noted))
-    if part == "weights":
-        _attach_weights(layer, lambda weights: None, undo)
-    undo.enter_context(layer.register_forward_hook(check))
-
-
-def _attach_weights(layer, function: Callable, undo: ExitStack) -> None:
-    """Ask a layer for its weights, and give them to a function.
-
-    Whoever calls the layer still gets what they asked for.
-    """
-    torchs, asked = isinstance(layer, nn.MultiheadAttention), {}
-    parameters = list(signature(layer.forward).parameters)
-
-    def ask(layer, inputs, named):
-        if "need_weights" in parameters:  # given by position? Then name it
-            n = parameters.index("need_weights")
-            inputs, named = inputs[:n], dict(zip(parameters[n:], inputs[n:])) | named
-        asked["weights"] = named.pop("need_weights", torchs)
-        asked["average"] = torchs and named.pop("average_attn_weights", True)
-        every_head = {"average_attn_weights": False} if torchs else {}
-        return inputs, named | {"need_weights": True} | every_head
-
-    def keep(layer, inputs, result):
+    def with_weights(self, result) -> tuple:
+        """Return what a layer put out, the weights last, after a look at them."""
         weights = result[-1] if isinstance(result, tuple) else None
+        kind = type(self.layer).__name__
         if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
-            kind = f"{type(layer).__name__} must return (output, weights)"
+            returns = f"{kind} must return (output, weights), weights of 4 axes"
             how = 'a model of `transformers` with attn_implementation="eager"'
-            raise ValueError(f"{kind}, weights of 4 axes; {how}.")
-        each = weights if weights.dim() == 4 else weights[None]  # PyTorch, no batch
-        if function(each) is not None:
-            raise ValueError(f"weights of {type(layer).__name__} are only recorded.")
-        shown = weights.mean(dim=-3) if asked.get("average") else weights
-        return (*result[:-1], shown if asked.get("weights", True) else None)
+            raise ValueError(f"{returns}; {how}.")
+        if not isinstance(self.layer, MultiHeadAttention):
+            each = weights if weights.dim() == 4 else weights[None]  # one sequence
+            if self.through("weights", each) is not each:
+                raise ValueError(f"weights of {kind} are only recorded.")
+        return result
 
-    if isinstance(layer, KINDS) or "need_weights" in parameters:
-        undo.enter_context(layer.register_forward_pre_hook(ask, with_kwargs=True))
-    undo.enter_context(layer.register_forward_hook(keep, prepend=True))
+    def check(self, layer, inputs, result):
+        """Stand behind the layer: refuse a call that went round what is wanted."""
+        missing, self.gone = set(self.wanted) - self.gone, set()
+        if missing:
+            where = "out_proj" if missing == {"heads"} else "attend"
+            raise RuntimeError(f"{type(layer).__name__} must call its {where}.")

@@ -114,7 +114,8 @@ def _check_tree(rows: conllu.TokenList, words: list[int]) -> None:
 class Reading(NamedTuple):
     """To which other words the heads of a model attend most in some sentences.
 
-    most:   (sentences, words, heads), the word to which each word attends most.
+    most:   (sentences, words, heads), the number of the word to which each word attends
+            most, or -1.
     pieces: (sentences, words), of how many subword tokens each word consists: 0 for a
             word without any, past the end, and in a sentence too long for the model.
     names:  of the heads, "layer.head".
@@ -127,7 +128,6 @@ class Reading(NamedTuple):
 
     def part(self, rows: Sequence[int] | Tensor) -> "Reading":
         """Return the reading of some of the sentences, by numbers or a boolean mask."""
-        rows = rows if isinstance(rows, Tensor) else list(rows)
         rows = torch.arange(len(self.sentences))[rows].tolist()
         sentences = tuple(self.sentences[row] for row in rows)
         return Reading(sentences, self.most[rows], self.pieces[rows], self.names)
@@ -185,9 +185,10 @@ def most_attended(maps: Tensor, pieces: Tensor) -> Tensor:
 def read_words(
     model: nn.Module, tokenizer, sentences, *, max_length=512, batch_tokens=2048
 ) -> Reading:
-    """Return to which words every head of a model attends most in the sentences.
+    """Return the `Reading` of sentences: to which words every head attends most.
 
-    model: called as model(ids, mask), e.g. an `Encoder`.
+    model: called as model(ids, mask), e.g. an `Encoder`. tokenizer: a fast one of
+    `transformers`, the model's own. sentences: a list of `Sentence`.
     max_length: in subword tokens with [CLS] and [SEP]; a longer sentence is left out.
     batch_tokens: how many tokens, with padding, the model gets at once.
     """
@@ -334,7 +335,9 @@ class Finding(NamedTuple):
 def held_out(first: Reading, other: Reading, relation: str, direction: str) -> Finding:
     """Return the head and the offset that are best on `first`, reported on `other`.
 
-    direction: as in `arcs_of`. Raises ValueError if the relation is not in both.
+    first, other: the readings of different sentences by one model. relation: its name
+    in the trees, e.g. "nsubj". direction: as in `arcs_of`.
+    Raises ValueError if the relation is not in both.
     """
     old, new = (arcs_of(x, direction).of(relation) for x in (first, other))
     if not (len(old.word) and len(new.word)):
@@ -370,10 +373,10 @@ def held_out(first: Reading, other: Reading, relation: str, direction: str) -> F
 def as_good(finding: Finding, baselines: Sequence[tuple]) -> tuple[float, list[float]]:
     """Return how close untrained models come: (share, accuracy of each model).
 
-    baselines: of each model the accuracies (heads,) of its heads on the sentences on
-    which the finding was chosen, and on the others. share: how many of all these heads
-    are as accurate on the others as the finding. accuracy: on the others, of the head
-    that is best on the first.
+    baselines: for each model two tensors (heads,), the accuracies of its heads on the
+    sentences on which the finding was chosen, and on the others. share: of all these
+    heads, how many are as accurate on the others as the finding, from 0 to 1. accuracy:
+    on the others, of the head that is best on the first.
     """
     others = torch.cat([other for _, other in baselines])
     share = (others >= finding.accuracy).float().mean().item()

@@ -18,6 +18,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
+from utils.recording import looking
+
 ADAMW = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": True}
 LONGEST = 1.0  # gradient, of all parameters together; a longer one is shortened
 
@@ -133,7 +135,6 @@ def train_many(
         for i, model in enumerate(models):
             for name, x in (*model.named_parameters(), *model.named_buffers()):
                 x.copy_((weights | buffers)[name][i])
-            model.eval()
 
     def look() -> list:
         hand_out()
@@ -142,13 +143,12 @@ def train_many(
     clip, look = partial(_clip_each, trained), look if evaluate else None
     all_of_it = _descend(trained, next_losses, clip, look, steps, seeds[0], **how)
     hand_out()
-    histories = [
-        History(
-            [losses[i] for losses in all_of_it.losses],
-            [(step, values[i]) for step, values in all_of_it.evaluations],
-        )
-        for i in range(len(models))
-    ]
+    histories = []
+    for i, model in enumerate(models):
+        model.eval()
+        losses = [each[i] for each in all_of_it.losses]
+        evaluations = [(step, values[i]) for step, values in all_of_it.evaluations]
+        histories.append(History(losses, evaluations))
     return models, histories
 
 
@@ -232,8 +232,5 @@ def _seeded(seed: int):
 
 def _evaluated(evaluate: Callable, model: nn.Module, seed: int):
     """Return evaluate(model); the training goes on as if nothing was."""
-    model.eval()
-    with torch.no_grad(), _seeded(seed):
-        value = evaluate(model)
-    model.train()
-    return value
+    with looking(model), _seeded(seed):
+        return evaluate(model)

@@ -15,14 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from utils.plotting import (
-    MOST_LABELS,
-    ROUNDING,
-    as_text,
-    checked_layers,
-    checked_mask,
-    printed,
-)
+from utils.masks import visible_keys
+from utils.plotting import MOST_LABELS, ROUNDING, as_text, checked_layers, printed
 from utils.words import isolated, legible, names, visible
 
 MOST_WEIGHTS = 2_000_000  # most of them take one byte
@@ -117,7 +111,7 @@ def view_heads(
     if shape != (len(tokens), len(tokens)):
         given = f"there are {len(tokens)} words for weights {shape}"
         raise ValueError(f"{given}; give a word for each query, which is also a key.")
-    mask = checked_mask(mask, *shape)
+    mask = visible_keys(mask, (1, 1, *shape))[0, 0].cpu()
     _check_softmax(matrices, mask)
     numbers = list(range(len(matrices)) if layers is None else layers)
     heads = _by_place(matrices, numbers)
