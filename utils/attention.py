@@ -4,10 +4,11 @@ A layer takes (batch, length, embed_dim); inside it, heads are (batch, heads, le
 head_dim). `masks.py` says what a mask means. A query with nothing to attend to gets
 zeros, and passes back zero gradients.
 
-Scores must be finite. A query that has a score of NaN or +inf, or only scores of -inf
-where no mask hides the keys, gets NaN or zeros (with its weights always NaN), never
-another number: so it is where an input is NaN, and where query · key overflows (in
-float32 from inputs of about 1e19).
+Scores must be finite. If a score is NaN or infinite, because an input is NaN or because
+query · key overflows (in float32 from inputs of about 1e19), then the output of this
+query means nothing. It is NaN wherever the weights are computed, and so are they. The
+fused kernel does not show its scores; there the output is NaN or zeros, and never
+another number.
 """
 
 import math
@@ -81,12 +82,12 @@ def scaled_dot_product_attention(
 def _weights(query: Tensor, key: Tensor, added: Tensor | None) -> Tensor:
     """Return the softmax over the keys of query · key + added, 0 in empty rows.
 
-    Where no gradient is needed it is written over the scores: of large maps, new memory
-    costs more time than the numbers.
+    Where no gradient is needed, the softmax is written over the scores, because for
+    large maps new memory takes more time than the computation.
     """
     scores = query @ key.mT  # (..., queries, keys)
-    needed = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if not needed and scores.dtype == query.dtype:  # which autocast changes
+    gradients = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    if not gradients and scores.dtype == query.dtype:  # autocast changes the dtype
         try:
             return _written_over(scores, added)
         except RuntimeError:  # vmap and forward-mode derivatives know no `out`
@@ -141,7 +142,10 @@ class MultiHeadAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.num_kv_heads, self.head_dim = num_kv_heads, embed_dim // num_heads
         self.dropout, self.position = dropout, position
-        for name in ("num_heads", "head_dim"):  # another number might be broadcast
+        for name in (
+            "num_heads",
+            "head_dim",
+        ):  # another size could be broadcast in silence
             given, size = getattr(position, name, None), getattr(self, name)
             if given not in (None, size):
                 raise ValueError(f"position has {name}={given}, the layer {size}.")
@@ -177,13 +181,13 @@ class MultiHeadAttention(nn.Module):
         query (batch, queries, embed_dim); key (batch, keys, embed_dim), default: query;
         value: default: key. mask: see `masks.py`.
         need_weights: return the weights (batch, heads, queries, keys), never averaged
-            and never dropped out; False takes the fused kernel and returns None.
+            and never dropped out. False: None in their place, from the fused kernel.
         cache: a dict of this layer alone, empty at first, in which the keys and values
             of earlier calls are kept; the new queries then attend to old and new
             positions, under a mask (new, past + new) such as
             `causal_mask(new, past + new)`.
         """
-        if cache is not None and key is not None:  # it would be put in at every call
+        if cache is not None and key is not None:  # key would be cached at every call
             raise ValueError("cache is for self-attention; call it without key, value.")
         key = query if key is None else key
         value = key if value is None else value
@@ -192,7 +196,8 @@ class MultiHeadAttention(nn.Module):
         v = split_heads(self.value_proj(value), self.num_kv_heads)
         # q (batch, heads, queries, head_dim); k, v (batch, kv_heads, keys, head_dim)
 
-        past, bias = cache["key"].shape[-2] if cache else 0, None
+        past = cache["key"].shape[-2] if cache else 0
+        bias = None
         if self.position is not None:
             q, k = self.position.rotate(q, k, offset=past)
             bias = self.position.bias(q.shape[-2], past + k.shape[-2])  # like a mask
@@ -219,15 +224,18 @@ class MultiHeadAttention(nn.Module):
         if k.shape[-2] != v.shape[-2]:  # PyTorch's kernel would read beyond the end
             raise ValueError(f"there are {k.shape[-2]} keys but {v.shape[-2]} values.")
         dropout_p = self.dropout if self.training else 0.0
-        learned = bias is not None or (mask is not None and mask.is_floating_point())
-        if need_weights or (learned and q.dtype.itemsize < 4):  # which would round it
+        floating = bias is not None or (mask is not None and mask.is_floating_point())
+        # the kernel would round a floating mask to half precision
+        if need_weights or (floating and q.dtype.itemsize < 4):
             heads, weights = scaled_dot_product_attention(
                 q, k, v, mask, bias=bias, dropout_p=dropout_p
             )
             return heads, weights if need_weights else None
         added = as_added(mask, bias, (*q.shape[:-1], k.shape[-2]), q.dtype)
         attend = F.scaled_dot_product_attention
-        if added is None or q.device.type == "cpu":  # empty rows are zeros there
+        if (
+            added is None or q.device.type == "cpu"
+        ):  # whose kernel gives zeros in empty rows
             return attend(q, k, v, attn_mask=added, dropout_p=dropout_p), None
         empty, finite = _empty(added), added.masked_fill(_empty(added), 0.0)
         heads = attend(q, k, v, attn_mask=finite, dropout_p=dropout_p)
@@ -237,7 +245,7 @@ class MultiHeadAttention(nn.Module):
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """Return a layer that computes what `module` computes, with copied weights.
 
-        Of pruned or normed weights it gets what they are now. Device, dtype and mode
+        Pruned or normed weights are copied as they are now. Device, dtype and mode
         carry over. The layer is batch first, also where `module.batch_first` is False:
         that option is not in the weights.
         """
@@ -259,8 +267,8 @@ class MultiHeadAttention(nn.Module):
     def to_torch(self) -> nn.MultiheadAttention:
         """Return an `nn.MultiheadAttention(batch_first=True)` with copied weights.
 
-        It computes what this layer computes, also of pruned or normed weights what they
-        are now. Mind its masks: there True means blocked.
+        It computes what this layer computes; pruned or normed weights are copied as
+        they are now. Mind its masks: there True means blocked.
         """
         if self.num_kv_heads != self.num_heads or self.position is not None:
             given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
@@ -284,7 +292,7 @@ PROJECTIONS = ("query_proj", "key_proj", "value_proj", "out_proj")
 def _weights_of_torch(module: nn.MultiheadAttention) -> dict[str, Tensor]:
     """Return the weights with which the module computes, by our names."""
     x = module.out_proj.weight.new_empty(0, 1, module.embed_dim)
-    module(x, x, x)  # no sentence at all: hooks that compute weights (pruning) have run
+    module(x, x, x)  # an empty batch, so that hooks that compute weights (pruning) run
     found = {}
     for kind in ("weight", "bias"):
         stacked = getattr(module, f"in_proj_{kind}")  # queries, keys, values

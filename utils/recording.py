@@ -3,15 +3,18 @@
 A name is the path of a module, as in `model.named_modules()`, and means what that puts
 out: "blocks.1", "blocks.0.mlp" (of several outputs the first). `*` stands for one step:
 "blocks.*.mlp". An attention layer has parts: "blocks.0.attention.weights" are weights
-(batch, heads, queries, keys), not averaged, not dropped out. The course's own has four
-more: `query` (batch, heads, queries, head_dim), `key` and `value` (batch, heads, keys,
-head_dim), rotated, with those of a cache, and repeated for groups of heads; `heads`
-(batch, heads, queries, head_dim), the outputs of the heads before `out_proj`.
+(batch, heads, queries, keys), not averaged. The course's own layer has five parts:
+`query` (batch, heads, queries, head_dim), after its rotation; `key` (rotated) and
+`value` (batch, heads, keys, head_dim), with those of a cache, and repeated for groups
+of heads; `weights`, not dropped out; `heads` (batch, heads, queries, head_dim), the
+outputs of the heads before `out_proj`. Of any other attention there are the weights
+that it returns: they can only be recorded, and in training they are dropped out.
 
-All of it are forward hooks: in a `with` block, a part goes through a module of its own
-that returns what it is given. There nothing runs compiled or on PyTorch's fast path: it
-would go round them. Of all that concerns one activation, each gets what those entered
-before it left. Afterwards the model is as it was, also after an error.
+All of this is done by forward hooks: in a `with` block, a part goes through a module of
+its own that returns what it is given. Compiled code and PyTorch's fast path would not
+call the hooks, so both are off in the block. Of two blocks that change the same
+activation, the one that was entered later gets what the earlier one left. Afterwards
+the model is as it was, also after an error.
 """
 
 import copy
@@ -42,8 +45,9 @@ def recorded(model: nn.Module, *names: str, every_call=False) -> Iterator[dict]:
     names: see the top of this file; a pattern gives an entry for each name that it
         fits. What is not called has no entry.
     every_call: a list with a tensor for each call, instead of the tensor of the last.
-    The tensors are those with which the model goes on: gradients with respect to them
-    can be asked for. Where none is needed, use `torch.no_grad()`; choose eval mode.
+    The tensors are those with which the model goes on, so gradients with respect to
+    them can be asked for (but not for the weights of other attentions than the
+    course's). Where none is needed, use `torch.no_grad()`; choose eval mode.
 
     >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
     >>> with recorded(layer, "weights", "heads") as seen:
