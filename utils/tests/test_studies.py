@@ -59,6 +59,8 @@ RUNS = {
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
+    "trained": (11, "model, seed", lambda s: [
+        (name, seed) for name, x in s.RECIPES.items() for seed in x.seeds]),
     "treebank": (30, "relation, direction",
                  lambda s: product(s.RELATIONS, s.DIRECTIONS)),
     "variants": (48, "variant, seed", lambda s: product(s.VARIANTS, range(8))),
