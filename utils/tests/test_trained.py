@@ -1,4 +1,8 @@
-"""The stored weights that deeper notebooks load: they fit, and reach what is stored."""
+"""What deeper notebooks load and do not train: weights that fit, whole runs.
+
+Stored weights reach what is stored of them. That a training gives them, or these runs,
+again, is what `--check` finds out (test_studies).
+"""
 
 from hashlib import sha256
 
@@ -6,7 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from assets.studies import stored_of, trained
+from assets.studies import concatenated, stored_of, thermometers, trained
+from utils.attention import MultiHeadAttention
+from utils.masks import causal_mask
+from utils.positions import sinusoidal
 
 RUNS = {(run["model"], run["seed"]): run for run in stored_of("trained")["runs"]}
 
@@ -46,3 +53,45 @@ def test_scores_of_lesson_07_are_kept_from_the_untrained_model_to_the_stored_one
         reached = trained.best_scores(model.eval())
         assert reached == pytest.approx(scores[-1], abs=0.01)
         assert max(scores[0]) < 0.2 < min(scores[-1])
+
+
+# --- runs of `thermometers` and `concatenated` ---
+
+
+def test_the_right_layer_of_thermometers_is_the_course_s_and_each_wrong_one_is_not():
+    torch.manual_seed(0)
+    x, mask = torch.randn(2, 12, 32), causal_mask(12)
+    course = MultiHeadAttention(32, 2)
+    for kind in thermometers.KINDS.values():
+        layer = kind.layer(32, 2)
+        layer.load_state_dict(course.state_dict())
+        gap = (layer(x, mask)[0] - course(x, mask=mask)[0]).abs().max()
+        assert (gap < 1e-5) == (kind.layer is thermometers.MultiHead)
+
+
+def test_a_forecast_is_of_the_difference_one_and_two_hours_back():
+    x, target = thermometers.draw_batch(torch.Generator().manual_seed(0), 3)
+    temperature = x[..., :8]
+    assert x.shape == (3, 12, 32) and target.shape == (3, 10, 8)
+    for hour in range(2, 12):
+        wanted = temperature[:, hour - 1] - temperature[:, hour - 2]
+        assert torch.equal(target[:, hour - 2], wanted)
+
+
+def test_runs_of_thermometers_are_whole_and_two_heads_add_and_subtract():
+    for run in stored_of("thermometers")["runs"]:
+        assert len(run["curve"]) == 117 and run["curve"][-1] < run["curve"][0]
+        assert (
+            ("factors" in run) == ("weight back" in run) == (run["kind"] == "2 heads")
+        )
+        if run["kind"] == "2 heads":
+            sums = torch.tensor(run["factors"]) @ torch.tensor(run["weight back"])
+            assert sums.tolist() == pytest.approx([1, -1], abs=0.1)
+
+
+def test_a_sum_keeps_the_words_and_a_concatenation_keeps_half_of_their_features():
+    x, table = torch.randn(2, 5, 8), sinusoidal(5, 8)
+    assert torch.equal(concatenated.Added().embed(x), x + table)
+    beside = concatenated.Concatenated().embed(x)
+    assert torch.equal(beside[..., :4], x[..., :4])
+    assert torch.equal(beside[0, :, 4:], sinusoidal(5, 4))
