@@ -342,5 +342,6 @@ def repeated(scheme: str, how: Runs) -> dict:
 
 
 def again(stored: dict) -> list[dict]:
-    """Repeat a run, and one of those that were trained for longer."""
-    return [repeated("T5", ALL[0]), repeated("ALiBi", LONGER_TRAINING)]
+    """Repeat a run of three schemes, and one of those that were trained for longer."""
+    usual = [repeated(scheme, ALL[0]) for scheme in ("T5", "ALiBi", "learned")]
+    return [*usual, repeated("ALiBi", LONGER_TRAINING)]

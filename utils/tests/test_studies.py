@@ -50,6 +50,8 @@ RUNS = {
     "adversary": (34, "search, seed", lambda s: [
         *product(["trained"], s.SEEDS),
         *((name, seed) for name, x in s.SEARCHES.items() for seed in x.seeds)]),
+    "concatenated": (64, "way, features, steps, seed", lambda s: [
+        (*which, seed) for which in s.SETS for seed in s.SEEDS]),
     "length": (704, "task, scheme, tested, steps, learning_rate, seed", all_tests),
     "parts": (51, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
@@ -59,6 +61,10 @@ RUNS = {
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
+    "thermometers": (48, "kind, seed", lambda s: [
+        (name, seed) for name, kind in s.KINDS.items() for seed in kind.seeds]),
+    "trained": (11, "model, seed", lambda s: [
+        (name, seed) for name, x in s.RECIPES.items() for seed in x.seeds]),
     "treebank": (30, "relation, direction",
                  lambda s: product(s.RELATIONS, s.DIRECTIONS)),
     "variants": (48, "variant, seed", lambda s: product(s.VARIANTS, range(8))),
@@ -95,6 +101,8 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
         ("variants", 48, ["variant", "alone"]),
         ("parts", 51, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
+        ("thermometers", 48, ["kind", "curve"]),
+        ("concatenated", 64, ["way", "features", "steps", "near", "far"]),
     ],
 )
 def test_every_seed_is_a_training_of_its_own(name, count, fields):

@@ -1,0 +1,97 @@
+"""What deeper notebooks load and do not train: weights that fit, whole runs.
+
+Stored weights reach what is stored of them. That a training gives them, or these runs,
+again, is what `--check` finds out (test_studies).
+"""
+
+from hashlib import sha256
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from assets.studies import concatenated, stored_of, thermometers, trained
+from utils.attention import MultiHeadAttention
+from utils.masks import causal_mask
+from utils.positions import sinusoidal
+
+RUNS = {(run["model"], run["seed"]): run for run in stored_of("trained")["runs"]}
+
+
+@pytest.mark.parametrize(("name", "seed"), RUNS)
+def test_stored_weights_are_those_of_the_run_and_reach_what_it_reached(name, seed):
+    run, path = RUNS[name, seed], trained.path_of(name, seed)
+    assert sha256(path.read_bytes()).hexdigest() == run["sha256"]
+    weights = load_file(path)
+    assert {x.dtype for x in weights.values()} == {torch.float16}
+    reached = trained.measured(name, seed, weights)  # refuses what does not fit
+    assert reached.keys() == {"model", "seed", "accuracy", "loss"}
+    for field in ("accuracy", "loss"):
+        assert reached[field] == pytest.approx(run[field], abs=0.005), field
+
+
+def test_each_model_has_its_own_small_file_and_no_file_has_no_run():
+    files = {trained.path_of(*which) for which in RUNS}
+    assert files == {*(trained.FOLDER / "trained").iterdir()}
+    assert len({run["sha256"] for run in RUNS.values()}) == len(files)
+    sizes = [file.stat().st_size for file in files]
+    assert max(sizes) < 300_000 and sum(sizes) < 1_000_000
+
+
+def test_models_that_solve_their_task_and_one_that_cannot():
+    assert all(run["accuracy"] > 0.85 for (name, _), run in RUNS.items()
+               if name != "one layer")  # fmt: skip
+    assert RUNS["one layer", 0]["accuracy"] < 0.3
+
+
+def test_scores_of_lesson_07_are_kept_from_the_untrained_model_to_the_stored_one():
+    for seed in trained.RECIPES["seeing heads"].seeds:
+        scores = RUNS["seeing heads", seed]["scores"]
+        assert len(scores) == 1 + 225 // trained.EVERY
+        model = trained.RECIPES["seeing heads"].make()
+        model.load_state_dict(load_file(trained.path_of("seeing heads", seed)))
+        reached = trained.best_scores(model.eval())
+        assert reached == pytest.approx(scores[-1], abs=0.01)
+        assert max(scores[0]) < 0.2 < min(scores[-1])
+
+
+# --- runs of `thermometers` and `concatenated` ---
+
+
+def test_the_right_layer_of_thermometers_is_the_course_s_and_each_wrong_one_is_not():
+    torch.manual_seed(0)
+    x, mask = torch.randn(2, 12, 32), causal_mask(12)
+    course = MultiHeadAttention(32, 2)
+    for kind in thermometers.KINDS.values():
+        layer = kind.layer(32, 2)
+        layer.load_state_dict(course.state_dict())
+        gap = (layer(x, mask)[0] - course(x, mask=mask)[0]).abs().max()
+        assert (gap < 1e-5) == (kind.layer is thermometers.MultiHead)
+
+
+def test_a_forecast_is_of_the_difference_one_and_two_hours_back():
+    x, target = thermometers.draw_batch(torch.Generator().manual_seed(0), 3)
+    temperature = x[..., :8]
+    assert x.shape == (3, 12, 32) and target.shape == (3, 10, 8)
+    for hour in range(2, 12):
+        wanted = temperature[:, hour - 1] - temperature[:, hour - 2]
+        assert torch.equal(target[:, hour - 2], wanted)
+
+
+def test_runs_of_thermometers_are_whole_and_two_heads_add_and_subtract():
+    for run in stored_of("thermometers")["runs"]:
+        assert len(run["curve"]) == 117 and run["curve"][-1] < run["curve"][0]
+        assert (
+            ("factors" in run) == ("weight back" in run) == (run["kind"] == "2 heads")
+        )
+        if run["kind"] == "2 heads":
+            sums = torch.tensor(run["factors"]) @ torch.tensor(run["weight back"])
+            assert sums.tolist() == pytest.approx([1, -1], abs=0.1)
+
+
+def test_a_sum_keeps_the_words_and_a_concatenation_keeps_half_of_their_features():
+    x, table = torch.randn(2, 5, 8), sinusoidal(5, 8)
+    assert torch.equal(concatenated.Added().embed(x), x + table)
+    beside = concatenated.Concatenated().embed(x)
+    assert torch.equal(beside[..., :4], x[..., :4])
+    assert torch.equal(beside[0, :, 4:], sinusoidal(5, 4))
