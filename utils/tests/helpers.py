@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
 
 from utils import positions
@@ -12,7 +13,18 @@ from utils.attention import scaled_dot_product_attention
 from utils.pretrained import find_smollm2
 from utils.recording import record_attention
 
-# --- attention and its layer ---
+# --- what is drawn ---
+
+
+def examples(count):
+    """Draw so many examples of a property from a fixed seed: no test fails by chance.
+
+    `PROPERTY_EXAMPLES=5000` draws as many, with a seed of that moment.
+    """
+    more = os.environ.get("PROPERTY_EXAMPLES")
+    return settings(
+        max_examples=int(more or count), derandomize=not more, deadline=None
+    )
 
 
 def normal(*shape, seed=0, dtype=torch.float32, grad=False):

@@ -4,12 +4,11 @@
 """
 
 import math
-import os
 from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
@@ -17,13 +16,9 @@ from torch.testing import assert_close
 from utils import heads
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask, padding_mask
-from utils.tests.helpers import attention_under, normal
+from utils.tests.helpers import attention_under, examples, normal
 
-many = settings(
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", 120)),
-    derandomize="PROPERTY_EXAMPLES" not in os.environ,
-    deadline=None,
-)
+many = examples(120)
 FLAGS, SEEDS = st.booleans(), st.integers(0, 999)
 UP_TO_3, UP_TO_6 = st.integers(1, 3), st.integers(1, 6)
 FLOATING = st.sampled_from([torch.float32, torch.float64, torch.float16])
@@ -206,7 +201,7 @@ def test_what_would_be_broadcast_is_refused(says, name, extra):
 
 
 @given(SEEDS, UP_TO_3, st.integers(1, 2), UP_TO_3, UP_TO_3, UP_TO_6, UP_TO_6, FLAGS)
-@settings(many, max_examples=40)
+@examples(40)
 def test_weighted_values_are_the_lengths_of_what_is_handed_on(
     seed, kv_heads, group, size, batch, queries, keys, bias
 ):
