@@ -536,6 +536,7 @@ def cut(heads, model=None, **options):
         pass
 
 
+BOTH = nn.ModuleList([MultiHeadAttention(E, H), ENCODER])
 LINEAR, SPARE = nn.Linear(E, E).double(), Plain(MultiHeadAttention(E, H))
 REFUSED = [
     (ValueError, "no 'layer1'.*'linear1'", lambda: put("layer1", X)),
@@ -560,6 +561,7 @@ REFUSED = [
     (ValueError, "no token", lambda: cut({0: [1]}, mode="mean", mean_from=IDS[:, :0])),
     (TypeError, "from_torch", lambda: cut({0: [1]}, ENCODER)),
     (TypeError, "from_torch", lambda: cut({0: [1]}, LINEAR)),
+    (TypeError, "from_torch", lambda: cut({0: [1]}, BOTH)),
     (TypeError, "from_torch", lambda: head_importance(ENCODER, loss, X)),
     (TypeError, "from_torch", lambda: head_importance(LINEAR, loss, X)),
     *[(ValueError, "first axes", lambda x=x: head_importance(lm(), loss, *x))
