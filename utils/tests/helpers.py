@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
 
 from utils import positions
@@ -12,7 +13,18 @@ from utils.attention import scaled_dot_product_attention
 from utils.pretrained import find_smollm2
 from utils.recording import record_attention
 
-# --- attention and its layer ---
+# --- what is drawn ---
+
+
+def examples(count):
+    """Draw so many examples of a property from a fixed seed: no test fails by chance.
+
+    `PROPERTY_EXAMPLES=5000` draws as many, with a seed of that moment.
+    """
+    more = os.environ.get("PROPERTY_EXAMPLES")
+    return settings(
+        max_examples=int(more or count), derandomize=not more, deadline=None
+    )
 
 
 def normal(*shape, seed=0, dtype=torch.float32, grad=False):
@@ -68,7 +80,9 @@ def their_llama(stored, **config):
     """
     from transformers import LlamaConfig, LlamaForCausalLM  # it takes seconds
 
-    model = LlamaForCausalLM(LlamaConfig(attn_implementation="eager", **config)).eval()
+    options = LlamaConfig(attn_implementation="eager", **config)
+    with torch.device("meta"):  # weights that are drawn for nothing take seconds
+        model = LlamaForCausalLM(options).eval()
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     weights = {}
     for name, weight in stored.items():
@@ -81,6 +95,7 @@ def their_llama(stored, **config):
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(options)
     return model
 
 

@@ -9,11 +9,10 @@ import copy
 import io
 import itertools
 import math
-import os
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
@@ -28,12 +27,9 @@ from utils.attention import (
 )
 from utils.masks import causal_mask, padding_mask
 from utils.positions import ALiBi
+from utils.tests.helpers import examples
 
-many = settings(
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", 60)),
-    derandomize="PROPERTY_EXAMPLES" not in os.environ,
-    deadline=None,
-)
+many = examples(60)
 SIZES, SEEDS, FLAGS = st.integers(1, 5), st.integers(0, 999), st.booleans()
 KINDS = st.sampled_from(["none", "causal", "padding", "any", "added", "learned"])
 

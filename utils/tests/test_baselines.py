@@ -275,11 +275,7 @@ def test_holm_is_the_step_down_procedure():
             adjusted[p] = largest
         assert holm(p_values) == [adjusted[p] <= 0.05 for p in p_values]
     assert holm([]) == [] and holm([0.05]) == [True] and holm([0.04, 0.03]) == [0, 0]
-    assert holm([0.001, 0.026, 0.026]) == [
-        True,
-        False,
-        False,
-    ]  # the second is too large
+    assert holm([0.001, 0.026, 0.026]) == [1, 0, 0]  # the second is too large
     assert holm([0.001, 0.02, 0.049]) == [True, True, True]
 
 

@@ -1,9 +1,14 @@
-"""Ratios of times: nothing wrong is timed, and what is computed from the clock."""
+"""Ratios of times: nothing wrong is timed; what the clock gives; the layer's own.
+
+Never seconds, which are those of a machine.
+"""
 
 import pytest
 import torch
+from torch import nn
 
 from utils import benchmark
+from utils.attention import MultiHeadAttention
 from utils.benchmark import time_ratios
 
 CALLS = (50.0, 70.0, 1, 2, 3)  # compared, untimed, then what is measured
@@ -57,3 +62,28 @@ def test_what_does_something_else_is_not_timed(wrong, backward):
     with pytest.raises(AssertionError, match="wrong is not equal to right, or changes"):
         time_ratios({"right": right, "wrong": wrong}, (x,), backward=backward)
     assert len(calls) == 1 and x.tolist() == [1.0, 1.0]  # compared once, never timed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "backward", "calls", "bar"),
+    [
+        ((1, 16, 64, 4), False, 200, 1.25),
+        ((1, 16, 64, 4), True, 100, 1.25),
+        ((8, 256, 256, 8), True, 1, 1.1),
+    ],
+)
+def test_the_layer_is_about_as_fast_as_torchs(size, backward, calls, bar):
+    """Of the same weights, on one thread."""
+    batch, length, embed, heads = size
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(embed, heads, batch_first=True)
+    ours = MultiHeadAttention.from_torch(theirs)
+    x = torch.randn(batch, length, embed, requires_grad=backward)
+    both = {
+        "theirs": lambda x: theirs(x, x, x, need_weights=False)[0],
+        "ours": lambda x: ours(x)[0],
+    }
+    options = {"backward": backward, "calls": calls, "rounds": 15, "threads": 1}
+    ratio = time_ratios(both, (x,), **options)["ours"]
+    assert ratio < bar

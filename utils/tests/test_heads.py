@@ -4,12 +4,11 @@
 """
 
 import math
-import os
 from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
@@ -17,13 +16,9 @@ from torch.testing import assert_close
 from utils import heads
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask, padding_mask
-from utils.tests.helpers import attention_under, normal
+from utils.tests.helpers import attention_under, examples, normal
 
-many = settings(
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", 40)),
-    derandomize="PROPERTY_EXAMPLES" not in os.environ,
-    deadline=None,
-)
+many = examples(40)
 FLAGS, SEEDS = st.booleans(), st.integers(0, 999)
 UP_TO_3, UP_TO_6 = st.integers(1, 3), st.integers(1, 6)
 FLOATING = st.sampled_from([torch.float32, torch.float64, torch.float16])

@@ -1,7 +1,7 @@
 """Blocks and models against PyTorch's and `transformers`', on random weights.
 
 The small BERT and the small Llama are compared in double precision, so that every
-detail shows: `FAULTS` are tried, one by one. So are your own functions inside them.
+detail shows. So are your own functions inside them.
 """
 
 import copy
@@ -279,44 +279,11 @@ def assert_equals(kind, ours):
         assert_close(torch.cat(parts, dim=1), found[0], **exact)
 
 
-def centre(model):
-    for block in model.blocks:
-        norm = nn.LayerNorm(24, bias=False).double()
-        norm.weight, block.mlp_norm = block.mlp_norm.weight, norm
-
-
-def untie(model):
-    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
-
-
-FAULTS = {  # of one model: what changes it
-    "bert: no token type": lambda m: nn.init.zeros_(m.token_type.weight),
-    "bert: epsilon of the first norm": lambda m: setattr(m.norm, "eps", 1e-5),
-    "bert: epsilon": lambda m: setattr(m.blocks[0].mlp_norm, "eps", 1e-5),
-    "bert: another GELU": lambda m: m.blocks[1].mlp.insert(1, nn.ReLU()),
-    "llama: layout": lambda m: setattr(m.position, "layout", "half"),
-    "llama: base": lambda m: setattr(m.position, "base", 55.0),
-    "llama: epsilon": lambda m: setattr(m.norm, "eps", 1e-2),
-    "llama: a norm with a mean": centre,
-    "llama: not tied": untie,
-    "llama: sign of the gate": lambda m: m.blocks[0].mlp.gate.weight.data.mul_(-1),
-}
-
-
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_small_model_equals_transformers(kind):
     ours = small(kind)[1]
     assert not ours.training
     assert_equals(kind, copy.deepcopy(ours))
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_shows(fault):
-    kind = fault.split(":")[0]
-    model = copy.deepcopy(small(kind)[1]).double()
-    FAULTS[fault](model)
-    with pytest.raises(AssertionError):
-        assert_equals(kind, model)
 
 
 @torch.no_grad()
@@ -367,6 +334,7 @@ def test_compiles_whole_exports_and_runs_many_at_once(kind):
     run = vmap(lambda weights: functional_call(model, weights, inputs))
     assert_close(run(many), torch.stack([wanted, wanted]), **close)
     ids, cache = text(), {}
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         parts = [compiled(ids[:, a:b], cache=cache) for a, b in ((0, 4), (4, L))]
         assert_close(torch.cat(parts, dim=1), wanted, **close)

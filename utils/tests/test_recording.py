@@ -333,23 +333,6 @@ def test_a_layer_that_goes_round_a_part_is_no_silent_success(part):
 ENCODER = nn.TransformerEncoderLayer(E, H, 32, batch_first=True).double().eval()
 
 
-REFUSED = [  # name, what takes its place, error, words
-    ("layer1", X, ValueError, "no 'layer1'.*'linear1'"),
-    ("linear*.*", X, ValueError, r"no 'linear\*\.\*'"),
-    ("self_attn.heads", X, ValueError, "no 'self_attn.heads'.*'self_attn.weights'"),
-    ("self_attn.weights", torch.neg, ValueError, "only recorded"),
-    ("linear1", X[:1, :1, :1], ValueError, r"linear1 has .*32.*in its place is .*1, 1"),
-    ("linear1", lambda x: None, ValueError, "in its place is NoneType"),
-    ("self_attn.out_proj", torch.neg, RuntimeError, "out_proj.*not called"),
-]
-
-
-@pytest.mark.parametrize(("name", "new", "error", "words"), REFUSED)
-def test_what_cannot_be_replaced(name, new, error, words):
-    with pytest.raises(error, match=words), replaced(ENCODER, {name: new}):
-        ENCODER(X)
-
-
 # --- record_attention ---
 
 
@@ -359,26 +342,24 @@ def per_head(module, x, **masks):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_torch_layer(batch_first):
+    """And whoever calls it still gets what they asked for, also given by position."""
     module = nn.MultiheadAttention(E, H, dropout=0.5, batch_first=batch_first).double()
     x = X if batch_first else X.transpose(0, 1)
-    (found,) = record_attention(module, x, x, x, key_padding_mask=HIDDEN)
-    assert found.shape == (B, H, L, L) and module.training
-    assert torch.equal(found, per_head(module.eval(), x, key_padding_mask=HIDDEN))
-    (positional,) = record_attention(module, x, x, x, HIDDEN, False, None, False)
-    assert torch.equal(positional, found)
-
-
-@pytest.mark.parametrize("x", [X, X[0]], ids=["batch", "one sequence alone"])
-@pytest.mark.parametrize(
-    "asks", [{}, {"need_weights": False}, {"average_attn_weights": False}]
-)
-def test_the_model_sees_what_it_asked_for(x, asks):
-    layer = nn.MultiheadAttention(E, H, batch_first=True).double()
-    with recorded(layer, "weights") as outer, recorded(layer, "weights") as inner:
-        seen = layer(x, x, x, **asks)
-    assert_close(seen, layer(x, x, x, **asks))
-    assert outer["weights"].shape == (len(X) if x is X else 1, H, L, L)
-    assert torch.equal(inner["weights"], outer["weights"])
+    found = record_attention(module, x, x, x, key_padding_mask=HIDDEN)
+    assert found[0].shape == (B, H, L, L) and module.training
+    wanted = per_head(module.eval(), x, key_padding_mask=HIDDEN)
+    found += record_attention(module, x, x, x, HIDDEN, False, None, False)
+    assert all(torch.equal(each, wanted) for each in found)
+    for asks in {}, {"need_weights": False}, {"average_attn_weights": False}:
+        for given, batch in (x, B), (X[0], 1):  # one sequence alone
+            with (
+                recorded(module, "weights") as outer,
+                recorded(module, "weights") as seen,
+            ):
+                same = module(given, given, given, **asks)
+            assert_close(same, module(given, given, given, **asks))
+            assert outer["weights"].shape == (batch, H, L, L)
+            assert torch.equal(seen["weights"], outer["weights"])
 
 
 @pytest.mark.parametrize("hidden", [None, HIDDEN])
@@ -457,20 +438,6 @@ class Plain(nn.Module):
         return x
 
 
-@pytest.mark.parametrize(
-    ("error", "says", "model"),
-    [
-        (ValueError, "Linear called no attention", nn.Linear(E, E).double()),
-        (ValueError, "called no attention", Plain(MultiHeadAttention(E, H))),
-        (ValueError, "must return .output, weights", Plain()),
-        (TypeError, r"give an nn\.Module", lambda x: x),
-    ],
-)
-def test_what_cannot_be_recorded_is_refused(error, says, model):
-    with pytest.raises(error, match=says):
-        record_attention(model, X)
-
-
 # --- ablation and importance ---
 
 SETS = [{0: [1]}, {1: [0, 3, 3]}, {0: [0, 1, 2, 3], 1: [2]}, {0: (2,), 1: []}, {}]
@@ -532,34 +499,6 @@ def test_stacked_seeds_under_vmap():
         vmap(logits)(*stack)
 
 
-@pytest.mark.parametrize(
-    ("words", "heads", "options"),
-    [
-        ("{0: 4, 1: 4}", {2: [0]}, {}),
-        ("{0: 4, 1: 4}", {1: [4]}, {}),
-        ("{0: 4, 1: 4}", {0: [-1]}, {}),
-        ("{0: 4, 1: 4}", {-1: [0]}, {}),
-        ("iterable", {0: 1}, {}),
-        ("'noise'.* 'zero'", {0: [1]}, {"mode": "noise"}),
-        ("mean_from is NoneType", {0: [1]}, {"mode": "mean"}),
-        ("mode is 'zero'", {0: [1]}, {"mean_from": IDS}),
-        ("no token", {0: [1]}, {"mode": "mean", "mean_from": IDS[:, :0]}),
-    ],
-)
-def test_heads_that_there_are_not(words, heads, options):
-    refused = pytest.raises((TypeError, ValueError), match=words)
-    with refused, ablate(lm(), heads, **options):
-        pass
-
-
-@pytest.mark.parametrize("model", [ENCODER, nn.Linear(E, E)])
-def test_other_models_are_refused_in_words(model):
-    with pytest.raises(TypeError, match="from_torch"), ablate(model, {0: [1]}):
-        pass
-    with pytest.raises(TypeError, match="from_torch"):
-        head_importance(model, lambda m, x: x.sum(), X)
-
-
 def loss(model, ids, targets):
     return cross_entropy(model(ids), targets)
 
@@ -585,7 +524,53 @@ def test_importance_is_the_mean_size_of_a_slope_per_example():
     assert (slopes.mean(0) < 0).any()
 
 
-@pytest.mark.parametrize("examples", [(), (IDS, IDS[:1]), (IDS[:0],)])
-def test_importance_needs_as_many_examples_in_each(examples):
-    with pytest.raises(ValueError, match="first axes"):
-        head_importance(lm(), loss, *examples)
+# --- what would run and mean something else ---
+
+
+def put(name, new):
+    with replaced(ENCODER, {name: new}):
+        ENCODER(X)
+
+
+def cut(heads, model=None, **options):
+    with ablate(model or lm(), heads, **options):
+        pass
+
+
+BOTH = nn.ModuleList([MultiHeadAttention(E, H), ENCODER])
+LINEAR, SPARE = nn.Linear(E, E).double(), Plain(MultiHeadAttention(E, H))
+REFUSED = [
+    (ValueError, "no 'layer1'.*'linear1'", lambda: put("layer1", X)),
+    (ValueError, r"no 'linear\*\.\*'", lambda: put("linear*.*", X)),
+    (ValueError, "no 'self_attn.heads'.*'self_attn.weights'",
+     lambda: put("self_attn.heads", X)),
+    (ValueError, "only recorded", lambda: put("self_attn.weights", torch.neg)),
+    (ValueError, r"linear1 has .*32.*in its place is .*1, 1",
+     lambda: put("linear1", X[:1, :1, :1])),
+    (ValueError, "in its place is NoneType", lambda: put("linear1", lambda x: None)),
+    (RuntimeError, "out_proj.*not called", lambda: put("self_attn.out_proj", X)),
+    (ValueError, "Linear called no attention", lambda: record_attention(LINEAR, X)),
+    (ValueError, "called no attention", lambda: record_attention(SPARE, X)),
+    (ValueError, "return .output, weights", lambda: record_attention(Plain(), X)),
+    (TypeError, r"give an nn\.Module", lambda: record_attention(len, X)),
+    *[(ValueError, "{0: 4, 1: 4}", lambda heads=heads: cut(heads))
+      for heads in ({2: [0]}, {1: [4]}, {0: [-1]}, {-1: [0]})],
+    (TypeError, "iterable", lambda: cut({0: 1})),
+    (ValueError, "'noise'.* 'zero'", lambda: cut({0: [1]}, mode="noise")),
+    (ValueError, "mean_from is NoneType", lambda: cut({0: [1]}, mode="mean")),
+    (ValueError, "mode is 'zero'", lambda: cut({0: [1]}, mean_from=IDS)),
+    (ValueError, "no token", lambda: cut({0: [1]}, mode="mean", mean_from=IDS[:, :0])),
+    (TypeError, "from_torch", lambda: cut({0: [1]}, ENCODER)),
+    (TypeError, "from_torch", lambda: cut({0: [1]}, LINEAR)),
+    (TypeError, "from_torch", lambda: cut({0: [1]}, BOTH)),
+    (TypeError, "from_torch", lambda: head_importance(ENCODER, loss, X)),
+    (TypeError, "from_torch", lambda: head_importance(LINEAR, loss, X)),
+    *[(ValueError, "first axes", lambda x=x: head_importance(lm(), loss, *x))
+      for x in ((), (IDS, IDS[:1]), (IDS[:0],))],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error, says, call", REFUSED)
+def test_what_would_mean_something_else_is_refused(error, says, call):
+    with pytest.raises(error, match=says):
+        call()

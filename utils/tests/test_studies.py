@@ -244,11 +244,6 @@ def test_the_front_door_writes_checks_and_explains(tmp_path, monkeypatch, capsys
 # --- what is stored fits together ---
 
 
-def test_runs_of_length_have_all_parts():
-    study, stored = study_of("length")
-    assert all(len(run["parts"]) == study.PARTS for run in stored["runs"])
-
-
 def test_runs_of_variants_and_of_parts_are_whole():
     study, stored = study_of("variants")
     for run in stored["runs"]:

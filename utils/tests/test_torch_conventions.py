@@ -123,16 +123,6 @@ def test_row_11_the_first_axis():
     assert theirs(turned, turned, turned)[1].shape == (3, 5, 5)  # weights: batch first
 
 
-def test_row_13_weights_are_computed_only_if_asked_for(theirs, ours):
-    assert theirs(X, X, X, need_weights=False)[1] is ours(X)[1] is None
-
-
-def test_row_15_the_number_of_heads_is_not_in_the_file(ours):
-    four = MultiHeadAttention(8, 4)
-    four.load_state_dict(ours.state_dict())
-    assert not torch.allclose(four(X)[0], ours(X)[0], atol=1e-2)
-
-
 @pytest.mark.parametrize("of", ["theirs", "ours"])
 def test_row_17_a_parametrized_weight_is_used_in_evaluation_too(of, request):
     layer, zero = request.getfixturevalue(of), nn.Threshold(torch.inf, 0.0)

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shutil
+from itertools import product
 
 import matplotlib.pyplot as plt
 import pytest
@@ -132,11 +133,6 @@ def pixels(page, picture=0):
     return 255 * (image[..., :3] * image[..., 3:] + 1 - image[..., 3:])
 
 
-def inked(page, x, y, picture=0) -> float:
-    """How far from white to ink the colour of a picture is at a point."""
-    return 1 - pixels(page, picture)[int(y), int(x), 0] / 255
-
-
 def lines_of(page, colour) -> int:
     """How many pixels of the first picture have a colour: red, green, blue."""
     return int((abs(pixels(page) - colour).max(axis=-1) < 5).sum())
@@ -157,7 +153,7 @@ def cells(page, size=5, step=30):
 def test_the_mouse_reads_every_cell_of_the_heat_map(opened, weights):
     """A query is a row, from the top; a key is a column, from the left."""
     mask = None if weights is SHIFT else EVEN[0] > 0
-    page = opened(view_heads(weights, WORDS, mask=mask))
+    page, inks = opened(view_heads(weights, WORDS, mask=mask)), {}
     for query, key, x, y in cells(page):
         weight = weights[0, query, key].item()
         hidden = mask is not None and key > query
@@ -165,10 +161,14 @@ def test_the_mouse_reads_every_cell_of_the_heat_map(opened, weights):
         says = f"{weight:.3f} (uniform {uniform:.3f})"
         says = "hidden by the mask" if hidden else says
         assert said(page).startswith(f"{WORDS[query]} → {WORDS[key]}: {says}")
-        if hidden:  # grey, and neither the paper's nor a weight's colour
-            assert 0.02 < inked(page, x, y) < 0.1
+        inks[int(y), int(x)] = None if hidden else weight
+    paper = pixels(page)
+    for (y, x), weight in inks.items():
+        ink = 1 - paper[y, x, 0] / 255
+        if weight is None:  # grey, and neither the paper's nor a weight's colour
+            assert 0.02 < ink < 0.1
         else:
-            assert inked(page, x, y) == pytest.approx(weight, abs=0.004)
+            assert ink == pytest.approx(weight, abs=0.004)
 
 
 def test_what_the_mask_hides_is_marked_in_the_sentences(opened):
@@ -313,11 +313,10 @@ def test_the_overview_draws_what_is_hidden_apart_and_small_weights_too(opened):
     weights[2] = torch.tensor([0.98, 0, 0.02])
     page = opened(view_heads(weights.expand(2, 3, 3), WORDS[:3], mask=mask))
     page.wait_for_timeout(200)
-    dot = (80 - 4) / 3
+    dot, paper = (80 - 4) / 3, pixels(page, 1)
     inks = {
-        (row, column): inked(page, 24 + (column + 0.5) * dot, 2 + (row + 0.5) * dot, 1)
-        for row in range(3)
-        for column in range(3)
+        (i, j): 1 - paper[int(2 + (i + 0.5) * dot), int(24 + (j + 0.5) * dot), 0] / 255
+        for i, j in product(range(3), repeat=2)
     }
     assert 0.02 < inks[0, 2] == inks[2, 1] < 0.1  # hidden
     assert inks[1, 1] == pytest.approx(0.04, abs=0.006)
@@ -443,9 +442,9 @@ def test_hostile_tokens_are_text_and_nothing_but_text(opened, saved):
     assert page.title() == (bad if saved else "a notebook")
     words = page.locator(".reads > bdi")
     assert words.all_inner_texts() == [visible(token) for token in HOSTILE]
-    for i, token in enumerate(HOSTILE):
+    for i in range(0, size, 5 if saved else 1):  # the same script in both
         words.nth(i).hover()
-        assert f"{visible(token)} is attended to by" in said(page)
+        assert f"{visible(HOSTILE[i])} is attended to by" in said(page)
     assert page.locator("h3").inner_text() == bad
     assert bad in page.locator("h4").inner_text()
     assert page.locator("img").count() == 0 and page.locator("script").count() == 1
