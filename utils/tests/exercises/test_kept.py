@@ -85,11 +85,11 @@ def test_the_cell_is_kept_as_it_stands(notebook, progress_folder, said):
     assert comes_back(said)
     line = said(notebook.run, WRONG)
     assert "The answer that you solved earlier stays." in line and comes_back(said)
+    assert "1.1 solved" in said(progress)
     notebook.run("helper = torch.softmax")
     line = said(notebook.run, "check('1.1', lambda s: helper(s, -1))")
     assert "solved. " in line and line.endswith("that you solved earlier stays.\n")
     assert said(answer, "1.1").startswith('answer("1.1"): the one you solved earlier, ')
-    assert "1.1 solved" in said(progress)
     assert said(forget, "1.1") == "Forgotten: 1.1.\n" and not comes_back(said)
     assert not list(progress_folder.iterdir())
     assert said(forget) == "Nothing was deleted.\n"
