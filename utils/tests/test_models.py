@@ -308,17 +308,16 @@ class Step(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, ids, past, *kept):
-        cache = {"length": past.shape[0]}
-        for i in range(2):
-            cache[i] = {"key": kept[2 * i], "value": kept[2 * i + 1]}
-        return self.model(ids, cache=cache), cache[1]["key"]
+    def forward(self, ids, past, key, value):
+        cache = {"length": past.shape[0], 0: {"key": key, "value": value}}
+        return self.model(ids, cache=cache), cache[0]["key"]
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_compiles_whole_exports_and_runs_many_at_once(kind):
     torch.compiler.reset()
     model = copy.deepcopy(small(kind)[1]).float()
+    model.blocks = model.blocks[:1]  # each block takes seconds
     inputs = (text(), PADDED) if kind == "bert" else (text(),)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     wanted, found = model(*inputs), compiled(*inputs)
@@ -338,12 +337,12 @@ def test_compiles_whole_exports_and_runs_many_at_once(kind):
     with torch.no_grad():
         parts = [compiled(ids[:, a:b], cache=cache) for a, b in ((0, 4), (4, L))]
         assert_close(torch.cat(parts, dim=1), wanted, **close)
-        kept = [cache[i][name][:, :, :-1] for i in (0, 1) for name in ("key", "value")]
+        kept = [cache[0][name][:, :, :-1] for name in ("key", "value")]
         given = (ids[:, -1:], torch.empty(L - 1), *kept)
         step = torch.export.export(Step(model), given, strict=False).module()
         logits, keys = step(*given)
     assert_close(logits, wanted[:, -1:], **close)
-    assert_close(keys, cache[1]["key"])
+    assert_close(keys, cache[0]["key"])
 
 
 # --- your own functions in their place ---

@@ -246,7 +246,7 @@ def test_a_wide_matrix_is_lower_than_a_square_one_and_a_tall_one_higher(draw):
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (1, 2), (1, 50), (50, 1), (25, 25), (60, 60), (500, 500)], ids=str
+    "shape", [(1, 1), (1, 2), (1, 50), (50, 1), (25, 25), (500, 500)], ids=str
 )
 def test_every_shape_fits_the_page(shape, shown):
     labels = dict(zip(("queries", "keys"), (["understanding"] * n for n in shape)))
@@ -321,14 +321,14 @@ def test_overviews_are_saved_as_pictures_with_letters():
     assert b"head 11" in drawing and b"<image" in drawing
 
 
-@pytest.mark.parametrize("draw", [DRAWS["matrix"], DRAWS["layers"]])
-def test_hostile_tokens_are_letters_in_files_for_print_too(draw, shown):
+@pytest.mark.parametrize("way", ["matrix", "layers"])
+def test_hostile_tokens_are_letters_in_files_for_print_too(way, shown):
     size, title = len(HOSTILE), "$</svg>$"
     options = {"tokens": HOSTILE, "titles": [title, "b"]}
-    if draw is DRAWS["matrix"]:
+    if way == "matrix":
         options = {"queries": HOSTILE, "keys": HOSTILE, "title": title}
     with pytest.warns(UserWarning, match="#3 stands for"):  # no font has the emoji
-        figure = draw(torch.eye(size), mask=torch.eye(size) > 0, **options)
+        figure = DRAWS[way](torch.eye(size), mask=torch.eye(size) > 0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         show(figure, CAPTION)  # closed, and still there to be saved

@@ -51,6 +51,8 @@ def sources():
 def private_names(code):
     """The names of torch with one underscore in front that some Python code uses."""
     found, used = set(), set()
+    if not re.search(r"\b_[a-zA-Z]", code):
+        return found
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             modules = [getattr(node, "module", None), *(n.name for n in node.names)]
