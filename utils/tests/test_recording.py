@@ -574,3 +574,17 @@ REFUSED = [
 def test_what_would_mean_something_else_is_refused(error, says, call):
     with pytest.raises(error, match=says):
         call()
+
+
+def test_weights_of_other_attentions_are_those_that_they_return():
+    """In training they are dropped out, and no gradient comes to them."""
+    layer = nn.MultiheadAttention(E, H, dropout=0.5, batch_first=True).double()
+    x = normal(B, L, E, dtype=torch.float64)
+    with recorded(layer, "weights") as seen:
+        output, _ = layer(x, x, x)
+    assert (seen["weights"] == 0).any() and seen["weights"].shape == (B, H, L, L)
+    inputs = {"inputs": seen["weights"], "allow_unused": True}
+    assert torch.autograd.grad(output.sum(), **inputs) == (None,)
+    with recorded(layer.eval(), "weights") as seen:
+        layer(x, x, x)
+    assert (seen["weights"] > 0).all()
