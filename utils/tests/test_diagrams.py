@@ -22,6 +22,7 @@ def test_a_diagram_has_a_small_png_and_an_svg_that_says_what_it_shows(name):
     assert svg.findtext(f"{SVG}title") and svg.get("role") == "img"
     assert sum(map(str.isalpha, CAPTIONS[name])) >= 40
     assert any(map(str.isdigit, CAPTIONS[name]))
+    assert not {*CAPTIONS[name]} & {*"[]*$`<"}  # it stands in Markdown's ![]
     assert 1000 < (DIAGRAMS / f"{name}.png").stat().st_size < 80_000
 
 
