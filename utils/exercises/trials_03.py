@@ -3,6 +3,7 @@
 from itertools import product
 
 import torch
+from torch import nn
 
 from .catalogue import trials
 from .draws import randn
@@ -80,3 +81,19 @@ def scores(dtype):
     # half of the weight on one key of 48: it changes most with the gain
     peaked = torch.eye(48) + randn(12, 48, 48, seed=6, dtype=dtype) / 50
     yield {"scores": peaked * torch.linspace(1, 3, 12)[:, None, None], "target": 2.6}
+
+
+@trials("3.5", gradients=False)
+def blocks(dtype):
+    """Blocks with other numbers of heads, other norms, and one that stands there twice."""
+    made = {"dtype": dtype, "dropout": 0.0, "batch_first": True}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        post, pre, four, other = (
+            nn.TransformerEncoderLayer(8, heads, 16, norm_first=first, **made).eval()
+            for heads, first in ((2, False), (2, True), (4, False), (1, True))
+        )
+    lists = [[post], [post, four], [pre, other], [pre, four, pre], [post, post]]
+    for seed, each in enumerate(lists):
+        yield {"blocks": each, "x": randn(2, 3 + seed, 8, seed=seed, dtype=dtype)}
+    yield {"blocks": [other, post, other], "x": randn(1, 4, 8, seed=9, dtype=dtype)}
