@@ -85,7 +85,7 @@ def scores(dtype):
 
 @trials("3.5", gradients=False)
 def blocks(dtype):
-    """Blocks with other numbers of heads, other norms, and one that stands there twice."""
+    """Blocks with other numbers of heads, other norms, and one that stands twice."""
     made = {"dtype": dtype, "dropout": 0.0, "batch_first": True}
     with torch.random.fork_rng():
         torch.manual_seed(0)
