@@ -96,7 +96,7 @@ def recap_03():
     (3E) are those of the course's query_proj, key_proj and value_proj (E × E and E
     each), one above the other; out_proj is the same. Query and output are (N, L, E),
     the weights (N, L, S) averaged over the heads, or (N, H, L, S). In its masks,
-    key_padding_mask (N, S) and attn_mask (L, S), True means hidden; in the course's,
+    key_padding_mask (N, S) and attn_mask (L, S), True means blocked; in the course's,
     True means may be attended to. Drawn for N = 2, L = S = 6, E = 8, H = 2.
     """
     ax = ground(HEIGHT)
@@ -165,7 +165,7 @@ def _masks(ax):
     box(ax, 8.3, 2.41, 0.1, 0.1, "", MARK)
     write(ax, 8.44, 2.46, "True", 8, ha="left")
     for y, whose, x, means in (
-        (2.22, "PyTorch:", 7.3, "True = hidden"),
+        (2.22, "PyTorch:", 7.3, "True = blocked"),
         (1.08, "course:", 7.24, "True = may be attended to"),
     ):
         write(ax, 6.7, y, whose, 8, ha="left", weight="bold")

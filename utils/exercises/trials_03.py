@@ -3,6 +3,7 @@
 from itertools import product
 
 import torch
+from torch import nn
 
 from .catalogue import trials
 from .draws import randn
@@ -27,7 +28,16 @@ def parameters(dtype):
             "num_heads": heads,
         }
         yield trial
+        if seed == 0:
+            # biases of 0, as in a new layer: where x is 0, scores are 0, and not masked
+            no_bias = torch.zeros_like(trial["in_proj_bias"])
+            some_zeros = trial["x"] * (torch.arange(length) > 1).to(dtype)[:, None]
+            yield trial | {"x": some_zeros, "in_proj_bias": no_bias}
     if dtype == torch.float64:
+        # one number of one sequence is NaN: its outputs are NaN, and no others
+        one_nan = trial["x"].clone()
+        one_nan[0, 1, 2] = torch.nan
+        yield trial | {"x": one_nan}
         # a key bias adds the same to all scores of a query: softmax does not care, exp
         # does (in single precision right answers would differ by their rounding)
         of_keys = torch.arange(3 * embed) // embed == 1
@@ -40,11 +50,12 @@ def tokens(dtype):
     some = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 0]])
     ones = torch.ones(5, 5, dtype=torch.long)
     yield {"attention_mask": some[:2], "num_heads": 3}
-    yield {"attention_mask": some[1:].T.contiguous().T, "num_heads": 2}
+    yield {"attention_mask": some[1:], "num_heads": 2}
     yield {"attention_mask": torch.tensor([[0, 0, 0], [1, 1, 0]]), "num_heads": 2}
     yield {"attention_mask": some[:, :2], "num_heads": 4}  # as many heads as sequences
     yield {"attention_mask": some[:1], "num_heads": 1}
     yield {"attention_mask": ones[:1, :1], "num_heads": 2}
+    yield {"attention_mask": 0 * ones[:1, :1], "num_heads": 1}  # one token, of padding
     yield {"attention_mask": ones, "num_heads": 2}
     every = torch.tensor([*product((0, 1), repeat=5)])  # with gaps: [1, 0, 1, 1, 0]
     yield {"attention_mask": every, "num_heads": 2}
@@ -80,3 +91,19 @@ def scores(dtype):
     # half of the weight on one key of 48: it changes most with the gain
     peaked = torch.eye(48) + randn(12, 48, 48, seed=6, dtype=dtype) / 50
     yield {"scores": peaked * torch.linspace(1, 3, 12)[:, None, None], "target": 2.6}
+
+
+@trials("3.5", gradients=False)
+def blocks(dtype):
+    """Blocks with other numbers of heads, other norms, and one that stands twice."""
+    made = {"dtype": dtype, "dropout": 0.0, "batch_first": True}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        post, pre, four, other = (
+            nn.TransformerEncoderLayer(8, heads, 16, norm_first=first, **made).eval()
+            for heads, first in ((2, False), (2, True), (4, False), (1, True))
+        )
+    lists = [[post], [post, four], [pre, other], [pre, four, pre], [post, post]]
+    for seed, each in enumerate(lists):
+        yield {"blocks": each, "x": randn(2, 3 + seed, 8, seed=seed, dtype=dtype)}
+    yield {"blocks": [other, post, other], "x": randn(1, 4, 8, seed=9, dtype=dtype)}
