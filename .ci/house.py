@@ -9,6 +9,7 @@ of a code cell and of an output stand together.
 import json
 import re
 import sys
+from base64 import b64encode
 from html import unescape
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from links import dead_links, images_without_alt, page_findings
 from reading import is_folded, text
 
 ROOT = Path(__file__).resolve().parents[1]
+DIAGRAMS = ROOT / "assets" / "diagrams"
 
 METADATA = {  # all that a notebook says about itself; .ci/refresh writes it
     "kernelspec": {
@@ -41,6 +43,7 @@ PATH = re.compile(r"(?<![\w:/.<])(?:~?/[\w.-]+/[\w./-]+|[A-Za-z]:\\\w+)|ipykerne
 # 1e-05 is let through: a mantissa of exactly 1 is a setting, not a measurement
 DIGITS = re.compile(r"\d*\.\d{5,}|(?:\d+\.\d+|(?<![\d.])[02-9])e-\d\d")
 BADGE = re.compile(r"colab\.research\.google\.com/github/(\S+?)/blob/main/([^\s)]+)")
+ATTACHED = re.compile(r"!\[[^\]]*\]\(attachment:(\w+)\.png\)")
 PARTS = {  # that every lesson of its kind has
     "core": [
         *("After this lesson you can", "If you remember one thing"),
@@ -102,6 +105,24 @@ def read(html):
     return unescape(re.sub(r"<[^>]*>", "", text(html))).replace("\xa0", " ")
 
 
+def pictured(cell):
+    """A text's source and attachments, as the drawings that it names would have them.
+
+    A drawing is named as ![](attachment:NAME.png); its alt text is in diagrams.json.
+    """
+    alts = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))
+    attached = {}
+
+    def shown(match):
+        if (name := match[1]) not in alts:
+            return match[0]
+        png = b64encode((DIAGRAMS / f"{name}.png").read_bytes()).decode()
+        attached[f"{name}.png"] = {"image/png": png}
+        return f"![{alts[name]}](attachment:{name}.png)"
+
+    return ATTACHED.sub(shown, text(cell["source"])), attached
+
+
 # --- the rules: (name, what is wrong and what to do) --------------------------------
 
 
@@ -131,6 +152,9 @@ def of_file(book):
     name = book.path.name
     if not re.match(rf"# {re.escape(name[:2])} \S", begin):
         yield "frame", f"begins not with '# {name[:2]} Title': number it as its file"
+    pictures = len(ATTACHED.findall(begin))
+    if book.kind == "core" and book.name in reading.REWRITTEN and pictures != 1:
+        yield "frame", f"{pictures} drawings attached to the first cell, not one"
     whole = "\n".join(book.texts).lower()
     for part in (part.format(name=name) for part in PARTS[book.kind]):
         if part.lower() not in whole:
@@ -164,6 +188,16 @@ def of_text(book, cell):
         yield "links", wrong
     for wrong in images_without_alt(text(cell["source"])):
         yield "alt_text", wrong
+    source, attached = pictured(cell)
+    if lost := {*re.findall(r"attachment:([^\s)\"'>]+)", source)} - {*attached}:
+        yield "attachments", f"{sorted(lost)} are no drawings of assets/diagrams"
+    if source != text(cell["source"]):
+        yield "attachments", f"an alt text not as in diagrams.json: {REFRESH}"
+    stored = cell.get("attachments", {}).items()
+    stored = {name: {m: text(png) for m, png in data.items()} for name, data in stored}
+    if stored != attached:
+        words = "pictures missing, not as in assets/diagrams, or not named"
+        yield "attachments", f"{words}: {REFRESH}"
 
 
 def of_code(book, cell):

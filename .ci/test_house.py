@@ -82,6 +82,14 @@ def everywhere(old, new):
     return lambda nb: nb.update(json.loads(json.dumps(nb).replace(old, new)))
 
 
+def shows(source, attached):
+    def change(nb):
+        appends(LAST, source)(nb)
+        nb["cells"][LAST]["attachments"] = attached
+
+    return change
+
+
 def stream(text, name="stdout"):
     return {"output_type": "stream", "name": name, "text": text}
 
@@ -127,6 +135,7 @@ SO, ONE = markdown("So."), code("1")
 IGNORED = code("train()", tags=["nbval-ignore-output"])
 CHECK = code("# @title Check: it learns\nassert loss < 1", **FOLDED)
 DRAW = code("# @title Draw: the loss\nshow(figure)", **FOLDED)
+SHOWN, DRAWN = house.pictured(markdown("![](attachment:block.png)"))
 PATH, BARE = "prints the address or path", "a picture without a caption"
 BREAKERS = [
     ("file_format", lambda nb: nb.update(nbformat_minor=4), "nbformat"),
@@ -161,6 +170,12 @@ BREAKERS = [
     ("caption", figure(PICTURE, below("no number " * 5)), "with numbers"),
     ("alt_text", appends(LAST, f"![ ]({CORE.name})"), "without alt text"),
     ("alt_text", appends(LAST, f'<img src="{CORE.name}">'), "without alt text"),
+    ("attachments", shows(SHOWN, {}), "pictures missing"),
+    ("attachments", shows(SHOWN, {"block.png": {"image/png": "iVBO"}}), "not as in"),
+    ("attachments", shows("", DRAWN), "or not named"),
+    ("attachments", shows("![Map](attachment:block.png)", DRAWN), "an alt text"),
+    ("attachments", shows("![Map](attachment:no.png)", {}), "['no.png'] are no"),
+    ("attachments", shows('<img alt="A" src="attachment:block.png">', {}), "are no"),
     ("compared_by_nbval", inserts(*9 * [SO, IGNORED, CHECK]), "outputs ignored"),
     ("compared_by_nbval", tagged("nbval-skip"), "nbval-skip"),
     ("compared_by_nbval", appends(PRINTS, "# NBVAL_IGNORE_OUTPUT"), "nbval comment"),
@@ -228,6 +243,7 @@ def test_what_is_allowed(monkeypatch):
         inserts(IGNORED | {"outputs": [stream("0.123456")]}, CHECK),
         inserts(SO, code("progress()", tags=["nbval-ignore-output"])),
         puts(PRINTS, "outputs", [stream(says_much), display(text_html=coded)]),
+        shows(SHOWN, DRAWN),
         appends(LAST, "```\n[a](none)\n```\n`[b](none)` and $f[i](x)$"),
     ):
         assert changed(CORE, change) == []
@@ -249,6 +265,20 @@ def test_a_rewritten_page_has_six_sections(monkeypatch):
     )
     (found,) = changed(DEEPER)
     assert "sections, 6 at most" in found and changed(CORE) == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_rewritten_core_begins_with_one_picture(monkeypatch, number):
+    def begins(nb):
+        begin = house.ATTACHED.sub("", house.text(nb["cells"][FIRST]["source"]))
+        begin = begin.replace("\n", f"\n{SHOWN}" * number + "\n", 1)
+        nb["cells"][FIRST] |= {"source": begin, "attachments": DRAWN if number else {}}
+
+    monkeypatch.setattr(reading, "REWRITTEN", (CORE.name,))
+    monkeypatch.setattr(reading, "SECTIONS", 99)
+    found = changed(CORE, begins)
+    assert bool(found) == (number != 1), found
+    assert all(f"{number} drawings attached" in message for message in found)
 
 
 def test_the_clock():

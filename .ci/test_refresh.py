@@ -128,3 +128,23 @@ def test_what_is_normalised(refresh):
         **refresh.house.FOLDED,
         "tags": ["hide-input", IGNORED],
     }
+
+
+def test_a_picture_is_attached_as_it_is_drawn_and_no_other_stays(refresh):
+    """The stored notebook is written for this alone."""
+    before = json.loads(notebook())
+    text = before["cells"][0]
+    text["attachments"] = {"block.png": {"image/png": "old"}, "gone.png": {}}
+    text["source"] = ["So.\n", "![Old](attachment:block.png) ![](attachment:no.png)"]
+    after = refresh.normalised(json.loads(json.dumps(before)))
+    drawings = refresh.house.DIAGRAMS
+    alt = json.loads((drawings / "diagrams.json").read_text("utf-8"))["block"]
+    source = f"So.\n![{alt}](attachment:block.png) ![](attachment:no.png)"
+    (name, data), *others = after["cells"][0]["attachments"].items()
+    assert after["cells"][0]["source"] == source and not others
+    assert base64.b64decode(data["image/png"]) == (drawings / name).read_bytes()
+    before, after = map(refresh.strict_part, map(json.dumps, (before, after)))
+    assert before != after
+    assert "attachments" not in after["cells"][1]
+    before["cells"][0] |= {"attachments": {"gone.png": {}}, "source": "So."}
+    assert "attachments" not in refresh.normalised(before)["cells"][0]

@@ -86,6 +86,15 @@ def book(*texts):
     return {"cells": cells}
 
 
+def test_an_attached_picture_is_that_of_the_drawings():
+    """MyST-NB shows no attachments."""
+    made = book("![A map](attachment:block.png)", "`](attachment:`")
+    made["cells"][0]["attachments"] = {"block.png": {}}
+    text, other = SITE.staged(made, HERE, house.ROOT, COURSE, [])["cells"]
+    assert text["source"] == "![A map](../../assets/diagrams/block.png)"
+    assert "attachments" not in text and other["source"] == "`](attachment:`"
+
+
 def test_words(source):
     two = "## Words of this lesson\n\n- **query**: it *looks*.\n- **`key`**: is found."
     lesson = {"notebooks/01_a.ipynb": book(two, "- **Ada**: a paper")}

@@ -87,6 +87,12 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", hatch=None):
     ax.add_patch(Rectangle((x, y), len(colours[0]) * cell, height, **frame))
 
 
+def stack(ax, x, y, matrices, cell=0.2, step=0.05):
+    """Draw matrices one behind the other, the first in front, at x and y."""
+    for i, colours in reversed([*enumerate(matrices)]):
+        matrix(ax, x + i * step, y + i * step, colours, cell)
+
+
 def viridis(weights, mask=None) -> list[list[str | None]]:
     """Return the colours of attention weights from 0 to 1; None where masked."""
     return _colours("viridis", np.asarray(weights), mask)

@@ -102,9 +102,9 @@ def pytorch(ax):
         write(ax, x + 1.125, 3.48, whose, weight="bold")
         write(ax, x + 1.125, 3.12, name, **CODE)
     for y, ours, theirs, colour in (
-        (2.6, "query_proj", "in_proj_weight[:d]", QUERY),
-        (2.15, "key_proj", "in_proj_weight[d:2*d]", KEY),
-        (1.7, "value_proj", "in_proj_weight[2*d:]", VALUE),
+        (2.6, "query_proj", "in_proj_weight[:E]", QUERY),
+        (2.15, "key_proj", "in_proj_weight[E:2*E]", KEY),
+        (1.7, "value_proj", "in_proj_weight[2*E:]", VALUE),
         (1.2, "out_proj", "out_proj", QUIET),
     ):
         box(ax, 0.42, y, 1.8, 0.34, ours, colour, **CODE)
@@ -354,7 +354,7 @@ def example(offset: int, first: float, noise: int) -> np.ndarray:
     return softmax(np.where(CAUSAL, scores, -np.inf))
 
 
-def sinusoidal(length, dim=8) -> np.ndarray:
+def sinusoidal(length, dim=8, base=10000) -> np.ndarray:
     """Return the sinusoidal encodings, (length, dim), of Vaswani et al. 2017."""
-    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, dim, 2) / dim)
+    angles = np.arange(length)[:, None] / base ** (np.arange(0, dim, 2) / dim)
     return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, dim)
