@@ -9,6 +9,7 @@ Positions count tokens from 0. The last query stands at the last key, as in a ca
 mask and a cache. Positions and angles are computed in single precision at least.
 """
 
+import math
 from itertools import count
 
 import torch
@@ -53,7 +54,8 @@ class Learned(PositionScheme):
     """A table of one learned vector per position, added to the embeddings.
 
     It ends: `embed` raises ValueError for positions from max_length on. It is drawn
-    from N(0, 0.02²), as in Hugging Face's BERT and GPT-2.
+    from N(0, 0.02²), as in BERT and in `transformers`' GPT-2. (OpenAI's own GPT-2 draws
+    positions from N(0, 0.01²), and only token embeddings from N(0, 0.02²).)
     Source: Gehring et al. 2017, section 3.1; Vaswani et al. 2017, table 3, row (E).
     """
 
@@ -100,9 +102,12 @@ class Rotary(PositionScheme):
 
     layout: which features are a pair. "half": i and i + head_dim / 2 (`rotate_half` of
         GPT-NeoX and Llama); "interleaved": 2i and 2i + 1 (the paper, GPT-J).
-    base: 10000 in the paper; more for longer texts ("NTK-aware" scaling).
+    base: 10000 in the paper. For texts that are s times as long as those of the
+        training, "NTK-aware" scaling (bloc97 2023) multiplies it by
+        s ** (head_dim / (head_dim - 2)): the slowest pair then rotates s times slower.
     scale: factor of the positions; with 1 / 4, texts of four times the length take the
         angles seen in training ("position interpolation", Chen et al. 2023).
+    A subclass may override `frequencies`.
     Source: Su et al. 2021, equations (14) to (16) and (34).
     """
 
@@ -115,11 +120,86 @@ class Rotary(PositionScheme):
         first = offset + key.shape[-2] - query.shape[-2]  # of the queries
         return self._rotated(query, first), self._rotated(key, offset)
 
+    def frequencies(self, length: int, **options) -> Tensor:
+        """Return the angle by which each pair rotates per position, (head_dim / 2,).
+
+        length: of the text so far. options: device and dtype, as in the function of
+        this name.
+        """
+        return self.scale * frequencies(self.head_dim, base=self.base, **options)
+
     def _rotated(self, x: Tensor, first: int) -> Tensor:
-        options = {"base": self.base, "device": x.device, "dtype": _exact(x)}
-        where = {"offset": first, "scale": self.scale}
-        angles = rotary_angles(x.shape[-2], self.head_dim, **where, **options)
-        return rotate_pairs(x, angles, layout=self.layout)
+        length = first + x.shape[-2]  # the same for queries and keys
+        options = {"device": x.device, "dtype": _exact(x)}
+        turns = self.frequencies(length, **options)  # (pairs,)
+        positions = torch.arange(first, length, **options)
+        return rotate_pairs(x, positions[:, None] * turns, layout=self.layout)
+
+
+class DynamicNTK(Rotary):
+    """Rotary whose base grows with the text, from its trained length on.
+
+    In a text of `trained_length` tokens or fewer nothing changes. In one that is r
+    times as long, the base is multiplied by
+    (factor * r - (factor - 1)) ** (head_dim / (head_dim - 2)). With factor=1 this is
+    NTK-aware scaling by r; `transformers`' "dynamic" has this formula, too.
+    A text that grows in a cache changes the base for new keys only: those that are
+    kept were rotated with the base of their time.
+    Source: emozilla 2023, described by Peng et al. 2024, section 3.3.
+    """
+
+    def __init__(self, head_dim: int, trained_length: int, *, factor=1.0, **options):
+        super().__init__(head_dim, **options)
+        self.trained_length, self.factor = trained_length, factor
+
+    def frequencies(self, length: int, **options) -> Tensor:
+        longer = max(length / self.trained_length, 1.0)
+        growth = self.factor * longer - (self.factor - 1)
+        base = self.base * growth ** (self.head_dim / (self.head_dim - 2))
+        return self.scale * frequencies(self.head_dim, base=base, **options)
+
+
+class YaRN(Rotary):
+    """Rotary for texts `factor` times as long: each pair changed by its wavelength.
+
+    Pairs that make `fast` full turns and more in `trained_length` tokens rotate as
+    before; those that make `slow` and fewer, `factor` times slower; in between, the
+    share of the old frequency falls in equal steps from pair to pair. Queries and keys
+    are multiplied by 0.1 ln(factor) + 1, and so the scores by its square (the paper
+    calls this 1 / temperature).
+    Source: Peng et al. 2024, section 3, and the code that they published with it: the
+    paper's own share falls with the number of turns.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        trained_length: int,
+        factor: float,
+        *,
+        fast: float = 32,
+        slow: float = 1,
+        **options,
+    ):
+        super().__init__(head_dim, **options)
+        self.trained_length, self.factor = trained_length, factor
+        self.fast, self.slow = fast, slow
+
+    def frequencies(self, length: int, **options) -> Tensor:
+        turns = super().frequencies(length, **options)  # (pairs,)
+        first = max(math.floor(self._pair_with(self.fast)), 0)
+        last = min(math.ceil(self._pair_with(self.slow)), self.head_dim - 1)
+        pairs = torch.arange(len(turns), **options)
+        changed = ((pairs - first) / max(last - first, 1e-3)).clamp(0, 1)
+        return turns * (1 - changed) + turns / self.factor * changed
+
+    def _pair_with(self, turns: float) -> float:
+        """Return the number of the pair, not whole, with so many turns in training."""
+        wavelength = self.trained_length / turns
+        return self.head_dim / 2 * math.log(wavelength / (2 * math.pi), self.base)
+
+    def _rotated(self, x: Tensor, first: int) -> Tensor:
+        return super()._rotated(x, first) * (0.1 * math.log(self.factor) + 1)
 
 
 class ALiBi(PositionScheme):

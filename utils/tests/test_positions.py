@@ -21,12 +21,14 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from utils.attention import MultiHeadAttention, causal_mask
 from utils.positions import (
     ALiBi,
+    DynamicNTK,
     Learned,
     NoPE,
     PositionScheme,
     Rotary,
     Sinusoidal,
     T5Bias,
+    YaRN,
     alibi_slopes,
     rotary_angles,
     rotate_pairs,
@@ -148,21 +150,68 @@ def test_biases(heads, buckets, beyond, queries, keys):
 # --- transformers ---
 
 
-LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+def scaling(rope_type, **options):
+    """Return the options of `LlamaConfig` for a rotary scheme that is scaled."""
+    given = {"rope_type": rope_type, "rope_theta": 10000.0, **options}
+    return {"rope_scaling": given}
+
+
+YARN = {"original_max_position_embeddings": 64, "factor": 4.0}
+DYNAMIC = {"max_position_embeddings": 64} | scaling("dynamic", factor=3.0)
 
 
 @pytest.mark.parametrize(
-    "offset, scale, options",
-    [(0, 1, {}), (1000, 1, {}), (0, 1 / 4, {"rope_scaling": LINEAR})],
-)
-def test_rotary_half_equals_llama(offset, scale, options):
-    query, key = normal(2, 4, 9, 16), normal(2, 2, 9, 16, seed=1)
+    "ours, length, options",
+    [
+        (Rotary(16), 1009, {}),
+        (Rotary(16, scale=1 / 4), 9, scaling("linear", factor=4.0)),
+        (DynamicNTK(16, 64, factor=3.0), 60, DYNAMIC),  # nothing changes
+        (DynamicNTK(16, 64, factor=3.0), 64, DYNAMIC),
+        (DynamicNTK(16, 64, factor=3.0), 65, DYNAMIC),
+        (DynamicNTK(16, 64, factor=3.0), 256, DYNAMIC),
+        (YaRN(16, 64, 4.0), 256, scaling("yarn", **YARN)),
+        (YaRN(16, 64, 4.0, fast=8, slow=2), 256,
+         scaling("yarn", beta_fast=8, beta_slow=2, **YARN)),
+        (YaRN(16, 4096, 2.0), 256, scaling(
+            "yarn", original_max_position_embeddings=4096, factor=2.0)),
+    ],
+)  # fmt: skip
+def test_rotary_half_equals_llama(ours, length, options):
+    query, key = normal(2, 4, 7, 16), normal(2, 2, 9, 16, seed=1)
     config = LlamaConfig(hidden_size=2 * 16, num_attention_heads=2, **options)
     rotary = modeling_llama.LlamaRotaryEmbedding(config=config)
-    cos, sin = rotary(torch.zeros(1), torch.arange(offset, offset + 9)[None])
-    theirs = modeling_llama.apply_rotary_pos_emb(query, key, cos, sin)
-    ours = Rotary(16, scale=scale).rotate(query, key, offset)
-    assert_close(ours, theirs, atol=2e-6, rtol=0)
+    cos, sin = rotary(torch.zeros(1), torch.arange(length - 9, length)[None])
+    theirs = (
+        modeling_llama.apply_rotary_pos_emb(query, query, cos[:, 2:], sin[:, 2:])[0],
+        modeling_llama.apply_rotary_pos_emb(key, key, cos, sin)[1],
+    )  # the last query stands at the last key
+    found = ours.rotate(query, key, length - 9)
+    atol = 2e-4 if length > 1000 else 1e-5  # an angle is rounded at its own size
+    assert_close(found, theirs, atol=atol, rtol=0)
+
+
+def test_a_fixed_ntk_base_is_dynamic_only_at_one_length():
+    """With factor=1 at `factor` times the length, and at no other."""
+    dynamic, fixed = DynamicNTK(16, 64), Rotary(16, base=10000 * 4 ** (16 / 14))
+    assert_close(dynamic.frequencies(256), fixed.frequencies(256))
+    assert torch.equal(dynamic.frequencies(64), Rotary(16).frequencies(64))
+    assert (dynamic.frequencies(128) > 1.1 * fixed.frequencies(128))[1:].all()
+    growing = DynamicNTK(16, 64, factor=4.0)  # 4 * 4 - 3, not 4
+    base = 10000 * 13 ** (16 / 14)
+    assert_close(growing.frequencies(256), Rotary(16, base=base).frequencies(256))
+
+
+def test_yarn_keeps_the_fast_pairs_and_interpolates_the_slow_ones():
+    """By the turns in training; a ramp between; the scores are multiplied, too."""
+    plain, yarn = Rotary(64).frequencies(1), YaRN(64, 512, 4.0).frequencies(1)
+    turns, kept = 512 * plain / (2 * math.pi), yarn / plain
+    assert_close(kept[turns >= 32], torch.ones(int((turns >= 32).sum())))
+    assert_close(kept[turns <= 0.7], torch.full((int((turns <= 0.7).sum()),), 0.25))
+    assert (kept.diff() <= 0).all() and len(kept.unique()) > 8
+    x = normal(1, 1, 5, 64)
+    factor = YaRN(64, 512, 4.0).rotate(x, x)[0].norm() / x.norm()
+    assert factor.item() == pytest.approx(0.1 * math.log(4) + 1)
+    assert_close(YaRN(64, 512, 1.0).rotate(x, x), Rotary(64).rotate(x, x))
 
 
 def test_rotary_interleaved_equals_gptj():

@@ -1,0 +1,201 @@
+"""Rotary embeddings beyond the trained length, repaired: without training, and with it.
+
+A model is trained on texts of L tokens, and gets one of four rotary schemes for texts
+that are `factor` times as long: as it was ("none"), position interpolation, a base for
+NTK-aware scaling, or YaRN. It is tested as it is, and after a few further steps on the
+long texts. Eight seeds of five kinds of models, and the pretrained SmolLM2, whose loss
+within its trained length is measured without any training. The whole study takes about
+half an hour on one core; lesson 05 plots what is stored.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from assets.studies import length, rounded, versions
+from assets.studies.length import with_position
+from utils.data import python_docs
+from utils.models import CausalLM
+from utils.positions import Rotary, YaRN
+from utils.pretrained import load_smollm2
+from utils.training import train
+
+BASE, SEEDS = 10_000, range(8)
+SETTINGS = {
+    "base": BASE,
+    "num_layers": 2,
+    "batch": 16,
+    "learning_rate": 3e-3,
+    "further learning_rate": 1e-3,
+    "further warmup": 5,
+    "rows": 128,
+    "length": length.SETTINGS["length"],
+    "part": 4,  # L has so many parts
+}
+KEY = ("task", "head_dim", "steps", "factor", "repair", "further")
+MARGIN = {"parts": 0.2}
+REPAIRS = ("none", "interpolation", "NTK", "YaRN")
+
+
+def repaired(repair: str, head_dim: int, trained_length: int, factor: int) -> Rotary:
+    """Return the rotary scheme for texts `factor` times as long as in training."""
+    return {
+        "none": lambda: Rotary(head_dim, base=BASE),
+        "interpolation": lambda: Rotary(head_dim, base=BASE, scale=1 / factor),
+        "NTK": lambda: Rotary(
+            head_dim, base=BASE * factor ** (head_dim / (head_dim - 2))
+        ),
+        "YaRN": lambda: YaRN(head_dim, trained_length, factor, base=BASE),
+    }[repair]()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model, its training, and how it is tested: {factor: further steps}."""
+
+    task: str
+    embed_dim: int
+    num_heads: int
+    steps: int
+    tests: dict[int, tuple[int, ...]]
+
+    @property
+    def head_dim(self) -> int:
+        return self.embed_dim // self.num_heads
+
+
+KINDS = [
+    Kind("characters", 64, 4, 600, {4: (0, 10, 30), 2: (0, 30)}),
+    Kind("characters", 128, 2, 600, {2: (0, 30)}),  # heads of 64 features
+    Kind("3 back", 64, 4, 400, {4: (0, 20)}),
+    Kind("first", 64, 4, 400, {4: (0, 20)}),
+]
+
+
+def make_model(kind: Kind, vocab_size: int) -> CausalLM:
+    """Return a model; those of random tokens draw theirs as the study `length` does."""
+    std = 0.02 if kind.task == "characters" else None
+    options = {"position": Rotary(kind.head_dim, base=BASE), "embedding_std": std}
+    layers = SETTINGS["num_layers"]
+    return CausalLM(vocab_size, kind.embed_dim, kind.num_heads, layers, **options)
+
+
+def batch_of(task: length.Task, longer: int):
+    """Return make_batch(generator) of texts that are `longer` times as long."""
+    size, draw = longer * task.length, SETTINGS["batch"]
+    if task.name == "characters":
+        return lambda g: CORPUS.batch(g, draw, size)
+    of_task = {"3 back": partial(length.tokens_back, back=length.BACK)}
+    make = of_task.get(task.name, length.copy_first_token)
+    return lambda g: make(g, draw, size, length.VOCAB)
+
+
+CORPUS = python_docs("characters")
+
+
+@torch.no_grad()
+def by_part(model: CausalLM, task: length.Task, factor: int) -> list[float]:
+    """Return a number for each L / 4 positions: accuracy; of "characters" the loss."""
+    found, size = [], factor * task.length
+    ids, targets = (x[: SETTINGS["rows"], :size] for x in task.test)
+    for some, wanted in zip(ids.split(32), targets.split(32)):
+        logits = model(some).mT  # (rows, vocab, length)
+        if task.name == "characters":
+            found.append(F.cross_entropy(logits, wanted, reduction="none"))
+        else:
+            right = (logits.argmax(dim=1) == wanted).float()
+            found.append(right.where(wanted >= 0, torch.nan))
+    parts = torch.cat(found).unflatten(1, (SETTINGS["part"] * factor, -1))
+    return rounded(parts.nanmean(dim=(0, 2)), 3)
+
+
+def trained(kind: Kind, task: length.Task, seed: int) -> CausalLM:
+    """Return a model of this kind, trained on texts of L tokens."""
+    torch.manual_seed(seed)
+    model = make_model(kind, task.vocab_size)
+    rate = SETTINGS["learning_rate"]
+    train(model, batch_of(task, 1), kind.steps, seed=seed, learning_rate=rate)
+    return model
+
+
+def tested(model, kind: Kind, task: length.Task, seed: int, repairs=REPAIRS):
+    """Yield what is stored of one trained model: all factors, repairs and steps."""
+    which = {"task": kind.task, "head_dim": kind.head_dim, "steps": kind.steps}
+    how = {"learning_rate": SETTINGS["further learning_rate"]}
+    how |= {"warmup": SETTINGS["further warmup"]}
+    for factor, counts in kind.tests.items():
+        for repair in repairs:
+            for further in counts:
+                scheme = repaired(repair, kind.head_dim, task.length, factor)
+                changed = with_position(model, scheme)
+                if further:
+                    longer = batch_of(task, factor)
+                    train(changed, longer, further, seed=100 + seed, **how)
+                run = which | {"factor": factor, "repair": repair, "further": further}
+                yield run | {"seed": seed, "parts": by_part(changed, task, factor)}
+
+
+# --- a pretrained model, within its trained length ---
+
+PRETRAINED = {"length": 8192, "tokens": 1024, "texts": 4, "factors": [2, 4]}
+
+
+@torch.no_grad()
+def of_smollm2() -> list[dict]:
+    """Return SmolLM2's mean loss on texts that are far shorter than it was trained on.
+
+    Nothing in them is beyond the trained length, so a repair can only cost something.
+    """
+    model, tokenizer = load_smollm2()
+    size, texts = PRETRAINED["tokens"], PRETRAINED["texts"]
+    text = CORPUS.decode(CORPUS.validation[: 12 * texts * size])
+    ids = torch.tensor(tokenizer(text)["input_ids"])[: texts * size].view(texts, size)
+    old, rows = model.position, []
+    options = {"base": old.base, "layout": old.layout}
+    dim, longest = old.head_dim, PRETRAINED["length"]
+    tried = {("none", 1): old}
+    for factor in PRETRAINED["factors"]:
+        base = old.base * factor ** (dim / (dim - 2))
+        tried |= {
+            ("interpolation", factor): Rotary(dim, scale=1 / factor, **options),
+            ("NTK", factor): Rotary(dim, base=base, layout=old.layout),
+            ("YaRN", factor): YaRN(dim, longest, factor, **options),
+        }
+    for (repair, factor), scheme in tried.items():
+        model.position = scheme
+        for block in model.blocks:
+            block.attention.position = scheme
+        losses = [F.cross_entropy(model(x[None, :-1])[0], x[1:]) for x in ids]
+        row = {"repair": repair, "factor": factor}
+        rows.append(row | {"losses": rounded(torch.stack(losses), 3)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def study() -> dict:
+    """Run everything; return what is stored."""
+    runs = []
+    for kind in KINDS:
+        task = length.TASKS[kind.task]()
+        for seed in SEEDS:
+            runs += tested(trained(kind, task, seed), kind, task, seed)
+            print(kind, seed, runs[-1], flush=True)
+    return {
+        "study": "rotary embeddings beyond the trained length, repaired",
+        "versions": versions(),
+        "settings": SETTINGS,
+        "SmolLM2": PRETRAINED | {"rows": of_smollm2()},
+        "runs": runs,
+    }
+
+
+def again(stored: dict) -> list[dict]:
+    """Repeat a model of characters, and one of random tokens."""
+    found = []
+    for kind in (KINDS[0], KINDS[-1]):
+        task = length.TASKS[kind.task]()
+        model = trained(kind, task, 0)
+        found += tested(model, kind, task, 0, repairs=("none", "YaRN"))
+    return found
