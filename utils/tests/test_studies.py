@@ -53,6 +53,8 @@ RUNS = {
     "concatenated": (64, "way, features, steps, seed", lambda s: [
         (*which, seed) for which in s.SETS for seed in s.SEEDS]),
     "length": (704, "task, scheme, tested, steps, learning_rate, seed", all_tests),
+    "number_of_heads": (80, "heads, head_dim, steps, seed", lambda s: [
+        (*kind, seed) for kind in s.KINDS for seed in s.SEEDS]),
     "parts": (51, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
     "repairs": (352, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
@@ -106,6 +108,7 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
         ("parts", 51, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
         ("thermometers", 48, ["kind", "curve"]),
+        ("number_of_heads", 80, ["heads", "head_dim", "steps", "curve"]),
         ("concatenated", 64, ["way", "features", "steps", "near", "far"]),
     ],
 )
@@ -203,6 +206,8 @@ def test_a_changed_number_is_told(name):
          {"kind": ["two layers", "one layer", "fixed"]}),
         ("parts", {"model": "no residual", "blocks": 2, "steps": 240},
          {"model": ["no norms", "no MLP"]}),
+        ("number_of_heads", {"heads": 16, "head_dim": 1, "steps": 1000},
+         {"head_dim": [4]}),
         ("adversary", {"search": "slow", "seed": 1},
          {"search": ["trained", "no demand", "strength 10, 60 steps"]}),
         ("variants", {"variant": "short"}, {"variant": ["pre", "no attention"]}),

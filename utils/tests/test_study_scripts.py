@@ -17,6 +17,7 @@ from assets.studies import (
     _repeating,
     adversary,
     as_json,
+    number_of_heads,
     parts,
     rounded,
     specialisation,
@@ -27,6 +28,31 @@ from assets.studies._repeating import CONTRASTS, KINDS
 from assets.studies.roles import candidates, rows_of
 from utils.baselines import bootstrap
 from utils.pretrained import MINILM_SHA256, MODEL, REVISION
+
+
+def test_four_different_numbers_are_asked_for_and_weights_come_from_names_alone():
+    asked = number_of_heads.draw_asked(seed=0)
+    x, target = number_of_heads.draw_batch(asked, torch.Generator().manual_seed(0), 3)
+    assert x.shape == (3, 15, 16) and target.shape == (3, 15, 4)
+    for token, others in enumerate(asked.tolist()):
+        assert len({*others}) == 4
+        assert torch.equal(target[:, token], x[:, others, -1])
+    torch.manual_seed(0)
+    model, name = number_of_heads.Asker(4, 4), torch.eye(15, 16)[None]
+    twice = model(name, 2 * x) - model(name, x)  # linear in the numbers
+    torch.testing.assert_close(twice, model(name, x) - model(name, 0 * x))
+
+
+def test_layers_of_equal_heads_have_equal_parameters_and_few_heads_keep_their_bound():
+    sizes = {
+        sum(p.numel() for p in number_of_heads.Asker(*size).parameters())
+        for size in number_of_heads.EQUAL
+    }
+    assert len(sizes) == 1
+    for run in studies.stored_of("number_of_heads")["runs"]:
+        assert len(run["curve"]) == 20
+        if run["heads"] < 4:
+            assert run["error"] == pytest.approx(1 - run["heads"] / 4, abs=0.02)
 
 
 def test_a_model_without_a_part_is_without_this_part():

@@ -1,0 +1,126 @@
+"""At equal parameters, how many heads answer four questions best?
+
+The models are those of lesson 02's deeper notebook: one attention layer with 16
+features. There are 15 tokens, each with a name and a random number, and each needs the
+numbers of four others, whose names are drawn once for each seed. Queries and keys are
+made from names alone, and values from numbers alone: h heads cannot get below an error
+of 1 - h / 4. The last kinds are layers with wider heads and more parameters: are many
+heads bad, or narrow ones? A quarter of an hour on one core.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from assets.studies import rounded, versions
+from utils.attention import merge_heads, scaled_dot_product_attention, split_heads
+
+TOKENS, QUESTIONS, FEATURES, BATCH = 15, 4, 16, 32
+SETTINGS = {"learning_rate": 5e-3, "last": 50}
+KEY = ("heads", "head_dim", "steps")
+MARGIN = {"error": 0.05}
+SEEDS = range(8)
+EQUAL = [(heads, FEATURES // heads) for heads in (1, 2, 4, 8, 16)]
+KINDS = [(*sizes, 1000) for sizes in EQUAL]  # (heads, head_dim, steps)
+KINDS += [(8, 4, 1000), (16, 4, 1000)]  # more parameters
+KINDS += [(*sizes, 5000) for sizes in EQUAL[2:]]
+CHECKED = (16, 1, 1000), 1  # --check repeats this run
+
+
+class Asker(nn.Module):
+    """An attention layer, and a linear layer that gives four answers to each token."""
+
+    def __init__(self, heads: int, head_dim: int):
+        super().__init__()
+        self.heads, inner = heads, heads * head_dim
+        self.query_proj = nn.Linear(FEATURES, inner)
+        self.key_proj = nn.Linear(FEATURES, inner)
+        self.value_proj = nn.Linear(FEATURES, inner)
+        self.out_proj = nn.Linear(inner, FEATURES)
+        self.output_layer = nn.Linear(FEATURES, QUESTIONS)
+
+    def forward(self, name: Tensor, number: Tensor) -> Tensor:
+        q = split_heads(self.query_proj(name), self.heads)
+        k = split_heads(self.key_proj(name), self.heads)
+        v = split_heads(self.value_proj(number), self.heads)
+        outputs, _ = scaled_dot_product_attention(q, k, v)
+        return self.output_layer(self.out_proj(merge_heads(outputs)))
+
+
+def draw_asked(seed: int) -> Tensor:
+    """Return whom each token asks: four different tokens, (15, 4)."""
+    generator = torch.Generator().manual_seed(500 + seed)
+    return torch.rand(TOKENS, TOKENS, generator=generator).argsort()[:, :QUESTIONS]
+
+
+def draw_batch(
+    asked: Tensor, generator: torch.Generator, size: int = BATCH
+) -> tuple[Tensor, Tensor]:
+    """Return numbers, in the last of 16 features, and targets (size, 15, 4)."""
+    number = torch.randn(size, TOKENS, 1, generator=generator)
+    return F.pad(number, (FEATURES - 1, 0)), number[:, asked, 0]
+
+
+def trained(heads: int, head_dim: int, steps: int, seeds) -> tuple[list[Asker], Tensor]:
+    """Train a model for each seed; return them, and their losses (steps, seeds)."""
+    models = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        models.append(Asker(heads, head_dim))
+    draws = [
+        (draw_asked(seed), torch.Generator().manual_seed(1000 + seed)) for seed in seeds
+    ]
+    weights, _ = stack_module_state(models)  # name -> (seeds, ...)
+    optimizer = torch.optim.Adam(weights.values(), lr=SETTINGS["learning_rate"])
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0, steps)
+    name = torch.eye(TOKENS, FEATURES)[None]  # (1, 15, 16)
+    predict = vmap(lambda weights, x: functional_call(models[0], weights, (name, x)))
+    losses = []
+    for _ in range(steps):
+        x, target = map(torch.stack, zip(*(draw_batch(*draw) for draw in draws)))
+        loss = (predict(weights, x) - target).square().mean(dim=(1, 2, 3))  # (seeds,)
+        optimizer.zero_grad()
+        loss.sum().backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+    for i, model in enumerate(models):
+        model.load_state_dict({name: x[i] for name, x in weights.items()})
+    return models, torch.stack(losses)
+
+
+def runs_of_kind(heads: int, head_dim: int, steps: int, seeds) -> list[dict]:
+    """Train models of one kind; return what is stored of them.
+
+    error: the mean loss of the last steps; curve: 20 means of steps / 20.
+    """
+    _, losses = trained(heads, head_dim, steps, seeds)
+    kind = {"heads": heads, "head_dim": head_dim, "steps": steps}
+    runs = []
+    for seed, curve in zip(seeds, losses.T):
+        run = {
+            "error": curve[-SETTINGS["last"] :].mean(),
+            "curve": curve.unflatten(0, (20, -1)).mean(dim=-1),
+        }
+        runs.append(kind | {"seed": seed} | rounded(run))
+    return runs
+
+
+def study() -> dict:
+    """Run everything; return what is stored."""
+    runs = []
+    for kind in KINDS:
+        runs += runs_of_kind(*kind, SEEDS)
+        print(kind, [run["error"] for run in runs[-len(SEEDS) :]], flush=True)
+    return {
+        "study": "at equal parameters, how many heads answer four questions best?",
+        "versions": versions(),
+        "settings": SETTINGS,
+        "runs": runs,
+    }
+
+
+def again(stored: dict) -> list[dict]:
+    kind, seed = CHECKED
+    return runs_of_kind(*kind, [seed])
