@@ -13,10 +13,12 @@ from assets.diagrams.attention_shapes import attention_shapes
 from assets.diagrams.block import block
 from assets.diagrams.drawing import save
 from assets.diagrams.query_key_value import query_key_value
+from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05
 from assets.diagrams.split_heads import split_heads
 from assets.diagrams.transformer import LESSONS, transformer
 
 ALONE = [query_key_value, attention_shapes, split_heads, block]
+ALONE += [recap_02, recap_03, recap_04, recap_05]
 
 
 def main(folder: Path = Path(__file__).parent) -> None:

@@ -1,12 +1,10 @@
 """Draws what a lesson is about, enlarged; a panel's docstring is its alt text."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from assets.diagrams.drawing import (
     HEADS,
     KEY,
-    LINE,
     MARK,
     MARKED,
     PALE,
@@ -16,6 +14,7 @@ from assets.diagrams.drawing import (
     VALUE,
     arrow,
     box,
+    circle,
     matrix,
     plus,
     signed,
@@ -105,9 +104,9 @@ def pytorch(ax):
         write(ax, x + 1.125, 3.48, whose, weight="bold")
         write(ax, x + 1.125, 3.12, name, **CODE)
     for y, ours, theirs, colour in (
-        (2.6, "query_proj", "in_proj_weight[:d]", QUERY),
-        (2.15, "key_proj", "in_proj_weight[d:2*d]", KEY),
-        (1.7, "value_proj", "in_proj_weight[2*d:]", VALUE),
+        (2.6, "query_proj", "in_proj_weight[:E]", QUERY),
+        (2.15, "key_proj", "in_proj_weight[E:2*E]", KEY),
+        (1.7, "value_proj", "in_proj_weight[2*E:]", VALUE),
         (1.2, "out_proj", "out_proj", QUIET),
     ):
         box(ax, 0.42, y, 1.8, 0.34, ours, colour, **CODE)
@@ -175,7 +174,7 @@ def three_places(ax):
 
 def _rotation(ax, x, y):
     """Draw a query and a key that have been turned by the angles of their positions."""
-    ax.add_patch(plt.Circle((x, y), 0.52, fc="none", ec=LINE, lw=0.8))
+    circle(ax, x, y, 0.52)
     for degrees, colour, letter in ((70, QUERY, "q"), (20, KEY, "k")):
         way = np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
         arrow(ax, (x, y), (x, y) + 0.52 * way)
@@ -357,7 +356,7 @@ def example(offset: int, first: float, noise: int) -> np.ndarray:
     return softmax(np.where(CAUSAL, scores, -np.inf))
 
 
-def sinusoidal(length, dim=8) -> np.ndarray:
+def sinusoidal(length, dim=8, base=10000) -> np.ndarray:
     """Return the sinusoidal encodings, (length, dim), of Vaswani et al. 2017."""
-    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, dim, 2) / dim)
+    angles = np.arange(length)[:, None] / base ** (np.arange(0, dim, 2) / dim)
     return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, dim)

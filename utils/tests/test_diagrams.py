@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import pytest
+from matplotlib.text import Text
 
 from assets.diagrams import __main__ as diagrams
 from assets.diagrams.drawing import save
@@ -29,7 +30,12 @@ def test_a_diagram_has_a_small_png_and_an_svg_that_says_what_it_shows(name):
 def test_each_can_be_drawn_again_and_no_other_is_stored(tmp_path, monkeypatch):
     """Drawn, not saved, which takes seconds each."""
     names = []
-    keep = lambda figure, folder, name, alt: names.append(name)  # noqa: E731
+
+    def keep(figure, folder, name, alt):
+        names.append(name)
+        texts = [text for text in figure.findobj(Text) if text.get_text()]
+        assert min(text.get_fontsize() for text in texts) >= 8, name
+
     monkeypatch.setattr(diagrams, "save", keep)
     diagrams.main(tmp_path)
     plt.close("all")
