@@ -28,9 +28,10 @@ CAUSAL = np.tri(6, dtype=bool)
 
 
 def one_head(ax):
-    """Map of the transformer, lesson 01: inside one attention. The query of "sat" is
-    compared with 6 keys. The 6 scores are divided by √d_k, the softmax turns them into
-    weights that sum to 1, and the output is the weighted mean of the 6 values.
+    """Map of the transformer, lesson 01: inside one attention. The query of "sat" asks
+    who sat, and is compared with 6 keys. The 6 scores are divided by √d_k, and the
+    softmax turns them into weights that sum to 1. The output is the weighted mean of
+    the 6 values: mostly that of "cat", whose weight is 0.52.
     """
     scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
     weights = softmax(scores / 2)
@@ -40,6 +41,7 @@ def one_head(ax):
     for x, title in titles.items():
         write(ax, x, 3.52, title, weight="bold")
     box(ax, 0.14, middle - 0.24, 0.62, 0.48, "query\nof sat", QUERY)
+    write(ax, 0.45, middle + 0.34, "who sat?", 8)
     for y, token, score, weight in zip(rows, TOKENS, scores, weights):
         arrow(ax, (0.76, middle), (1.16, y), head=False, width=0.8)
         box(ax, 1.16, y - 0.14, 0.58, 0.28, token, KEY)
@@ -49,7 +51,8 @@ def one_head(ax):
         arrow(ax, (4.46, y), (4.72, middle), width=0.5 + 6 * weight, head=False)
         box(ax, 3.88, y - 0.14, 0.58, 0.28, token, VALUE)
     arrow(ax, (2.4, middle), (2.78, middle))
-    box(ax, 4.72, middle - 0.24, 0.72, 0.48, "output\nfor sat", VALUE)
+    box(ax, 4.72, middle - 0.24, 0.72, 0.48, "output\nof sat", VALUE)
+    write(ax, 5.08, middle + 0.34, "mostly cat", 8)
     write(ax, 2.59, middle + 0.24, "÷ √d$_k$,\nsoftmax", 8)
     formula = r"$\mathrm{softmax}\left(\,q\,K^\top /\, \sqrt{d_k}\,\right) V$"
     box(ax, 1.16, 0.22, 3.3, 0.44, formula, "white", size=11)

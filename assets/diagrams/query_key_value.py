@@ -15,15 +15,15 @@ from assets.diagrams.drawing import (
 )
 
 CELL, ROWS = 0.26, 6
-EMBEDDINGS = [[1, *[0] * 7], [0, 1, 1, 0, 0, 1, 0.5, 0], [0, 0, 0, 1, 0, 0, 1, 0]]
-EMBEDDINGS += [[0, 0, 0, 0, 1, 0, 0, 0], EMBEDDINGS[0], [0, 1, 0, 0, 1, 0.5, 0, 1]]
+EMBEDDINGS = [[1, *[0] * 7], [0, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 1, 0]]
+EMBEDDINGS += [[0, 0, 0, 0, 1, 0, 0, 0], EMBEDDINGS[0], [0, 1, 0, 0, 1, 0, 0, 1]]
 QUERIES = [[3, 1, 0, 0], [0, 0, 4, 0], [2, 2, 0, 0], [1, 0, 0, 2], [3, 1, 0, 0]]
 QUERIES += [[1, 0, 4, 2]]
 
 
 def query_key_value():
     """From embeddings to queries, keys and values. The 6 embeddings, with 8 features
-    each, are multiplied by 3 matrices. The row of "sat" is marked: its embedding
+    each, are multiplied by 3 matrices. Look at the marked row of "sat": its embedding
     becomes the query (2, 2, 0, 0), the key (0, 0, 1, 0) and the value (0, 1, 0).
     """
     ax = ground(3.15)

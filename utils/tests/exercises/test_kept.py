@@ -263,14 +263,14 @@ def test_running_a_kept_cell_leaves_nothing_behind_and_ends(monkeypatch, said):
 
 
 def test_progress_and_misuse(notebook, said):
-    notebook.run("check('1.1', lambda x: x * 1)")
+    notebook.run("check('1.2', lambda query, key, value: value * 1)")
     first, *_, last = said(progress).splitlines()
-    assert first.startswith("Lesson 1  1.1 not yet") and first.endswith("–")
+    assert first.startswith("Lesson 1  1.2 not yet") and first.endswith("–")
     core, deeper = first.split("|")  # counted apart
     assert "1.3 –" in core and "1.4 –" in deeper
     counts = re.fullmatch(
         r"0 of (\d+) solved in the cores. 0 of (\d+) solved in the deeper notebooks. "
-        "Next: 1.1 A softmax .*",
+        "Next: 1.2 Attention at .*",
         last,
     )
     many = sum(each.page.parent.name == "deeper" for each in EXERCISES.values())
