@@ -189,7 +189,7 @@ def recap_04():
     are the input (6 × 8). A pair of features at position p is a point on a circle, and
     a rotation matrix (2 × 2) leads from p to p + k. The scores of a head (6 × 6) are
     the sum of 4 terms (6 × 6 each): token × token, token × position, position × token,
-    and position × position, here the only one with a pattern.
+    and position × position, here the only one with a diagonal.
     """
     ax, cell = ground(HEIGHT), 0.12
     tokens = np.random.default_rng(6).normal(0, 0.4, (6, 8))
