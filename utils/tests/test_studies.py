@@ -67,7 +67,7 @@ RUNS = {
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
-    "thermometers": (48, "kind, seed", lambda s: [
+    "thermometers": (112, "kind, seed", lambda s: [
         (name, seed) for name, kind in s.KINDS.items() for seed in kind.seeds]),
     "trained": (11, "model, seed", lambda s: [
         (name, seed) for name, x in s.RECIPES.items() for seed in x.seeds]),
@@ -107,7 +107,7 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
         ("variants", 48, ["variant", "alone"]),
         ("parts", 51, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
-        ("thermometers", 48, ["kind", "curve"]),
+        ("thermometers", 112, ["kind", "curve"]),
         ("number_of_heads", 80, ["heads", "head_dim", "steps", "curve"]),
         ("concatenated", 64, ["way", "features", "steps", "near", "far"]),
     ],
