@@ -4,12 +4,10 @@ import numpy as np
 
 from assets.diagrams.drawing import (
     KEY,
-    PALE,
     QUERY,
     VALUE,
     arrow,
-    box,
-    canvas,
+    ground,
     matrix,
     signed,
     softmax,
@@ -27,8 +25,7 @@ def attention_shapes():
     makes each row sum to 1. The weights (6 × 6) times V (6 × 3) give the output
     (6 × 3).
     """
-    ax = canvas(9, 2.55)
-    box(ax, 0.03, 0.03, 8.94, 2.49, "", PALE)
+    ax = ground(2.55)
     q, k = np.random.default_rng(1).normal(0, 1, (2, LENGTH, DIM_K))
     products, mask = q @ k.T, np.tri(LENGTH, dtype=bool)
     scores = products / np.sqrt(DIM_K)

@@ -42,11 +42,17 @@ def canvas(width: float, height: float) -> Axes:
     return ax
 
 
+def ground(height: float) -> Axes:
+    """Return axes 9 inches wide, for what is drawn on one pale panel."""
+    ax = canvas(9, height)
+    box(ax, 0.03, 0.03, 8.94, height - 0.06, "", PALE)
+    return ax
+
+
 def box(ax, x, y, width, height, text="", fill=QUIET, edge=LINE, size=9, **font):
     """Draw a rounded box, x and y its lower left corner, with a text in the middle."""
     style = f"round,pad=0,rounding_size={min(0.06, width / 3, height / 3)}"
-    shape = {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
-    ax.add_patch(FancyBboxPatch((x, y), width, height, style, **shape))
+    ax.add_patch(FancyBboxPatch((x, y), width, height, style, **_look(fill, edge)))
     write(ax, x + width / 2, y + height / 2, text, size, **font)
 
 
@@ -64,10 +70,29 @@ def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     ax.add_patch(FancyArrowPatch(path=path, arrowstyle=style, **line))
 
 
+def _look(fill, edge):
+    """Return how a shape is filled and outlined; what is marked has a thick outline."""
+    return {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
+
+
+def circle(ax, x, y, radius, fill="none", edge=LINE):
+    """Draw a circle, x and y its centre."""
+    ax.add_patch(plt.Circle((x, y), radius, **_look(fill, edge)))
+
+
+def turn(ax, x, y, radius, start, end):
+    """Draw a pair of features that turns counter-clockwise on a circle, in degrees."""
+    circle(ax, x, y, radius)
+    ways = np.radians(np.linspace(start, end, 20))
+    points = np.stack([np.cos(ways), np.sin(ways)], -1)
+    for way in points[[0, -1]]:
+        arrow(ax, (x, y), (x, y) + radius * way)
+    arrow(ax, *((x, y) + 0.6 * radius * points), colour=MARK, width=1.8)
+
+
 def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
     """Draw the sign of an addition, x and y its centre."""
-    circle = {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
-    ax.add_patch(plt.Circle((x, y), radius, **circle))
+    circle(ax, x, y, radius, fill, edge)
     for dx, dy in ((0.6 * radius, 0), (0, 0.6 * radius)):
         ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, lw=1.2)
 
@@ -83,7 +108,7 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", hatch=None):
             if colour is None:  # hidden by a mask
                 hidden = {"fc": "none", "ec": "#b5b5b5", "hatch": "/////", "lw": 0}
                 ax.add_patch(Rectangle(at, cell, cell, **hidden))
-    frame = {"fc": "none", "ec": LINE, "lw": 0.8}
+    frame = _look("none", LINE)
     ax.add_patch(Rectangle((x, y), len(colours[0]) * cell, height, **frame))
 
 

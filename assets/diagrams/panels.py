@@ -1,12 +1,10 @@
 """Draws what a lesson is about, enlarged; a panel's docstring is its alt text."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from assets.diagrams.drawing import (
     HEADS,
     KEY,
-    LINE,
     MARK,
     MARKED,
     PALE,
@@ -16,6 +14,7 @@ from assets.diagrams.drawing import (
     VALUE,
     arrow,
     box,
+    circle,
     matrix,
     plus,
     signed,
@@ -172,7 +171,7 @@ def three_places(ax):
 
 def _rotation(ax, x, y):
     """Draw a query and a key that have been turned by the angles of their positions."""
-    ax.add_patch(plt.Circle((x, y), 0.52, fc="none", ec=LINE, lw=0.8))
+    circle(ax, x, y, 0.52)
     for degrees, colour, letter in ((70, QUERY, "q"), (20, KEY, "k")):
         way = np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
         arrow(ax, (x, y), (x, y) + 0.52 * way)

@@ -4,14 +4,12 @@ from assets.diagrams.drawing import (
     INK,
     KEY,
     MARK,
-    PALE,
     QUERY,
     TOKENS,
     VALUE,
     Rectangle,
     arrow,
-    box,
-    canvas,
+    ground,
     matrix,
     write,
 )
@@ -28,8 +26,7 @@ def query_key_value():
     each, are multiplied by 3 matrices. The row of "sat" is marked: its embedding
     becomes the query (2, 2, 0, 0), the key (0, 0, 1, 0) and the value (0, 1, 0).
     """
-    ax = canvas(9, 3.15)
-    box(ax, 0.03, 0.03, 8.94, 3.09, "", PALE)
+    ax = ground(3.15)
     y, trunk = 0.82, 0.3
     _numbers(ax, 0.75, y, EMBEDDINGS, "white", "embeddings $x$", "")
     for row, token in enumerate(TOKENS):

@@ -8,25 +8,25 @@ from assets.diagrams.drawing import (
     LINE,
     MARK,
     MARKED,
-    PALE,
     QUERY,
     TOKENS,
     VALUE,
     Rectangle,
     arrow,
     box,
-    canvas,
+    ground,
     matrix,
-    plt,
     signed,
     softmax,
     stack,
+    turn,
     viridis,
     write,
 )
 from assets.diagrams.panels import CODE, sinusoidal
 
 GREY = "#c9c9c9"  # inputs and outputs
+HEIGHT = 2.75
 MIDDLE, TITLE, SIZE, NOTE = 1.45, 2.52, 0.46, 0.2  # heights in a row of matrices
 
 
@@ -37,7 +37,7 @@ def recap_02():
     The outputs are merged (6 × 12) and multiplied by the output projection (12 × 12),
     which gives the output (6 × 12).
     """
-    ax, cell = _ground(), 0.068
+    ax, cell = ground(HEIGHT), 0.068
     narrow, half = 4 * cell, 3 * cell
     rows = MIDDLE + 0.6 * np.array([1, 0, -1])
     x = _named(ax, 0.22, [[GREY] * 12] * 6, cell, "input $x$")
@@ -99,18 +99,22 @@ def recap_03():
     key_padding_mask (N, S) and attn_mask (L, S), True means hidden; in the course's,
     True means may be attended to. Drawn for N = 2, L = S = 6, E = 8, H = 2.
     """
-    ax, cell = _ground(), 0.047
-    for x, width, title in (
-        (0.15, 3.75, "parameters"),
-        (4.0, 2.48, "tensors"),
-        (6.58, 2.27, "masks"),
-    ):
-        box(ax, x, 0.34, width, 2.3, "", "white")
-        write(ax, x + 0.12, 2.46, title, 10, ha="left", weight="bold")
+    ax = ground(HEIGHT)
+    _panel(ax, 0.15, 3.75, "parameters")
+    _panel(ax, 4.0, 2.48, "tensors")
+    _panel(ax, 6.58, 2.27, "masks")
+    _parameters(ax)
+    _tensors(ax)
+    _masks(ax)
     note = "N = 2 sequences   ·   L = 6 queries   ·   S = 6 keys   ·   "
     note += "E = 8 features   ·   H = 2 heads   ·   batch_first=True"
     write(ax, 4.5, 0.19, note, 8)
+    return ax.figure
 
+
+def _parameters(ax):
+    """Draw the projections of both layers; each bias is a column beside its weight."""
+    cell = 0.047
     size = 8 * cell
     write(ax, 1.28, 2.28, "the course", 8)
     write(ax, 2.42, 2.28, "PyTorch", 8)
@@ -136,6 +140,9 @@ def recap_03():
         write(ax, 2.75, y - 0.15, shape, 8, ha="left")
     write(ax, 2.75, 0.48, "each bias: E", 8, ha="left")
 
+
+def _tensors(ax):
+    """Draw what goes into the layer, and what comes out."""
     random = np.random.default_rng(2)
     heads = softmax(random.normal(0, 1.2, (2, 2, 6, 6)))
     by_default, every = heads.mean(1), heads.reshape(4, 6, 6)
@@ -152,6 +159,9 @@ def recap_03():
     write(ax, 4.64, 0.96, "mean of the heads: the default", 8, ha="left")
     write(ax, 4.64, 0.48, "average_attn_weights=False", ha="left", **CODE)
 
+
+def _masks(ax):
+    """Draw the masks of both layers, and what True means there."""
     box(ax, 8.3, 2.41, 0.1, 0.1, "", MARK)
     write(ax, 8.44, 2.46, "True", 8, ha="left")
     for y, whose, x, means in (
@@ -172,7 +182,6 @@ def recap_03():
         middle = y + len(mask) * 0.0375
         write(ax, 7.24, middle + 0.08, name, ha="left", **CODE)
         write(ax, 7.24, middle - 0.08, shape, 8, ha="left")
-    return ax.figure
 
 
 def recap_04():
@@ -182,7 +191,7 @@ def recap_04():
     the sum of 4 terms (6 × 6 each): token × token, token × position, position × token,
     and position × position, here the only one with a pattern.
     """
-    ax, cell = _ground(), 0.12
+    ax, cell = ground(HEIGHT), 0.12
     tokens = np.random.default_rng(6).normal(0, 0.4, (6, 8))
     positions = sinusoidal(6, base=100)
     x = 0.5
@@ -201,8 +210,8 @@ def recap_04():
     size = 6 * 0.105
     left, right = 6.3, 6.3 + size + 0.24
     high, low = MIDDLE + 0.12, MIDDLE - 0.12 - size
-    turn = np.arange(6)[:, None] - np.arange(6) - 1  # 0: the previous token
-    turns = turn[..., None] / 100 ** (np.arange(0, 8, 2) / 8)
+    ahead = np.arange(6)[:, None] - np.arange(6) - 1  # 0: the previous token
+    turns = ahead[..., None] / 100 ** (np.arange(0, 8, 2) / 8)
     nearby = np.cos(turns) @ [1, 0.9, 0, -0.3]  # a weight for each pair
     random = np.random.default_rng(4)
     terms = [*random.normal(0, 0.35, (3, 6, 6)), nearby]
@@ -220,20 +229,15 @@ def recap_04():
     write(ax, right + size + 0.13, MIDDLE, "=", 11)
     matrix(ax, 8.2, MIDDLE - size / 2, signed(sum(terms) / 1.5), 0.105)
     _under(ax, 8.2 + size / 2, "scores", "6 × 6")
-    write(
-        ax,
-        7.45,
-        NOTE,
-        "query part × key part: 4 terms of $x\\,W_q W_k^\\top x^\\top$",
-        8,
-    )
+    note = r"query part × key part: 4 terms of $x\,W_q W_k^\top x^\top$"
+    write(ax, 7.45, NOTE, note, 8)
     return ax.figure
 
 
 def _shift(ax, x):
     """Draw a pair of features at 2 positions, and the rotation between them."""
     across, down = 0.6, 0.24
-    _turn(ax, x, 1.74, 0.42, 20, 80)
+    turn(ax, x, 1.74, 0.42, 20, 80)
     write(ax, x + 0.49, 1.9, "$p$", 8)
     write(ax, x + 0.1, 2.27, "$p+k$", 8)
     cos, sin = r"$\cos\,\omega_i k$", r"$\sin\,\omega_i k$"
@@ -246,16 +250,6 @@ def _shift(ax, x):
     write(ax, x, NOTE, "a shift by $k$: one rotation for all $p$", 8)
 
 
-def _turn(ax, x, y, radius, start, end):
-    """Draw a pair of features, and how it turns counter-clockwise, in degrees."""
-    ax.add_patch(plt.Circle((x, y), radius, fc="none", ec=LINE, lw=0.8))
-    ways = np.radians(np.linspace(start, end, 20))
-    points = np.stack([np.cos(ways), np.sin(ways)], -1)
-    for way in points[[0, -1]]:
-        arrow(ax, (x, y), (x, y) + radius * way)
-    arrow(ax, *((x, y) + 0.6 * radius * points), colour=MARK, width=1.8)
-
-
 def recap_05():
     """Three places for positions, in matrices. Place 1: rows of a table (6 × 8) are
     added to the embeddings (6 × 8). Place 2: queries and keys (2 heads × 6 × 4) are
@@ -263,37 +257,43 @@ def recap_05():
     (1 × 2 × 6 × 6) is added to the scores (2 × 6 × 6). T5 learns it in a table (32
     buckets × 2 heads); ALiBi computes it from 2 slopes, one for each head.
     """
-    ax, cell = _ground(), 0.075
-    low, tall = 1.22, 6 * cell
-    for x, width, title, method in (
-        (0.15, 2.35, "1  embeddings", "embed"),
-        (2.6, 2.75, "2  queries, keys", "rotate"),
-        (5.45, 3.4, "3  scores", "bias"),
-    ):
-        box(ax, x, 0.34, width, 2.3, "", "white", MARK)
-        write(ax, x + 0.12, 2.46, title, 10, ha="left", weight="bold")
-        write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
+    ax, random = ground(HEIGHT), np.random.default_rng(5)
+    _panel(ax, 0.15, 2.35, "1  embeddings", "embed")
+    _panel(ax, 2.6, 2.75, "2  queries, keys", "rotate")
+    _panel(ax, 5.45, 3.4, "3  scores", "bias")
+    _added(ax, random)
+    _rotated(ax)
+    _biased(ax, random)
     note = "6 tokens   ·   embed_dim 8  =  2 heads × head_dim 4   ·   "
     write(ax, 4.5, 0.19, f"{note}places 2 and 3: in every layer", 8)
+    return ax.figure
 
-    random = np.random.default_rng(5)
+
+CELL, LOW, TALL = 0.075, 1.22, 6 * 0.075  # of the small matrices of recap_05
+
+
+def _added(ax, random):
+    """Draw place 1: encodings are added to the embeddings."""
     tokens, table = random.normal(0, 0.5, (6, 8)), sinusoidal(6, base=100)
     for x, name, colours, then in (
         (0.27, "tokens", tokens, "+"),
         (1.03, "table", table, "="),
         (1.79, "input", tokens + table, ""),
     ):
-        matrix(ax, x, low, signed(colours), cell)
-        _beside(ax, x + 4 * cell, low, tall, name, "6 × 8")
-        write(ax, x + 8 * cell + 0.08, low + tall / 2, then, 11)
+        matrix(ax, x, LOW, signed(colours), CELL)
+        _beside(ax, x + 4 * CELL, LOW, TALL, name, "6 × 8")
+        write(ax, x + 8 * CELL + 0.08, LOW + TALL / 2, then, 11)
     write(ax, 1.325, 0.74, "sinusoidal: computed", 8)
     write(ax, 1.325, 0.54, "learned: 6 rows of max_length × 8", 8)
 
-    middle = low + tall / 2
+
+def _rotated(ax):
+    """Draw place 2: queries and keys are rotated, pair by pair."""
+    middle = LOW + TALL / 2
     for y, name, colour in ((1.6, "$q$", QUERY), (0.82, "$k$", KEY)):
         for x in (2.9, 4.75):
-            stack(ax, x, y, [[[colour] * 4] * 6] * 2, cell)
-        y += tall / 2
+            stack(ax, x, y, [[[colour] * 4] * 6] * 2, CELL)
+        y += TALL / 2
         write(ax, 2.78, y, name, 10)
         arrow(ax, (3.29, y), (3.36, y), (3.36, middle), (3.52, middle))
         arrow(ax, (4.5, middle), (4.6, middle), (4.6, y), (4.73, y))
@@ -302,11 +302,14 @@ def recap_05():
     for x, size in ((3.08, "2 × 6 × 4"), (4.93, "2 × 6 × 4")):
         write(ax, x, 0.54, size, 8)
     angles = np.arange(6)[:, None] * [0.16, 0.016]
-    matrix(ax, 3.63 - cell, low, viridis(angles), cell)
-    write(ax, 3.63, low + tall + 0.14, "angles", 9)
-    write(ax, 3.63, low - 0.15, "6 × 2", 8)
-    _turn(ax, 4.16, middle, 0.3, 15, 75)
+    matrix(ax, 3.63 - CELL, LOW, viridis(angles), CELL)
+    _beside(ax, 3.63, LOW, TALL, "angles", "6 × 2")
+    turn(ax, 4.16, middle, 0.3, 15, 75)
 
+
+def _biased(ax, random):
+    """Draw place 3: a bias, of T5 or of ALiBi, is added to the scores."""
+    middle = LOW + TALL / 2
     distance = np.arange(6)[:, None] - np.arange(6)
     scores = random.normal(0, 0.8, (2, 6, 6))
     bias = [-distance * slope for slope in (0.4, 0.1)]
@@ -314,8 +317,8 @@ def recap_05():
         (5.6, "scores", scores, "2 × 6 × 6", "+"),
         (6.45, "bias", bias, "1 × 2 × 6 × 6", ""),
     ):
-        stack(ax, x, low, [signed(n, distance >= 0) for n in numbers], cell)
-        _beside(ax, x + 0.25, low, tall + 0.05, name, size)
+        stack(ax, x, LOW, [signed(n, distance >= 0) for n in numbers], CELL)
+        _beside(ax, x + 0.25, LOW, TALL + 0.05, name, size)
         write(ax, x + 0.68, middle, then, 11)
     arrow(ax, (7.4, middle), (7.02, middle))
     fine = 0.034
@@ -328,14 +331,13 @@ def recap_05():
     _beside(ax, 8.36, middle - 0.12, 0.24, "ALiBi slopes", "2")
     write(ax, 8.36, 0.9, "× −distance", 8)
     write(ax, 6.25, 0.54, "then mask, softmax", 8)
-    return ax.figure
 
 
-def _ground():
-    """Return the axes of a recap on their pale ground."""
-    ax = canvas(9, 2.75)
-    box(ax, 0.03, 0.03, 8.94, 2.69, "", PALE)
-    return ax
+def _panel(ax, x, width, title, method=""):
+    """Draw a white panel with its title; with the method of a place, if it is one."""
+    box(ax, x, 0.34, width, 2.3, "", "white", MARK if method else LINE)
+    write(ax, x + 0.12, 2.46, title, 10, ha="left", weight="bold")
+    write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
 
 
 def _named(ax, x, colours, cell, name):

@@ -2,11 +2,10 @@
 
 from assets.diagrams.drawing import (
     HEADS,
-    PALE,
     TOKENS,
     arrow,
     box,
-    canvas,
+    ground,
     matrix,
     write,
 )
@@ -21,8 +20,7 @@ def split_heads():
     into 5 × 3 × 4 (tokens × heads × head_dim) and transposed to 3 × 5 × 4: one matrix
     of 5 tokens × 4 features for each head. Merging goes the same way back.
     """
-    ax = canvas(9, 4.4)
-    box(ax, 0.03, 0.03, 8.94, 4.34, "", PALE)
+    ax = ground(4.4)
     _tokens(ax, 0.55, LOW)
     _tokens(ax, 3.93, LOW)
     for head, colour in enumerate(HEADS[:3]):
