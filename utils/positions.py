@@ -145,6 +145,8 @@ class DynamicNTK(Rotary):
     NTK-aware scaling by r; `transformers`' "dynamic" has this formula, too.
     A text that grows in a cache changes the base for new keys only: those that are
     kept were rotated with the base of their time.
+    The base depends on this text alone; `transformers` keeps that of the longest text
+    so far, until a text shorter than `trained_length` comes.
     Source: emozilla 2023, described by Peng et al. 2024, section 3.3.
     """
 
