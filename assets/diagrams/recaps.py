@@ -92,12 +92,12 @@ def recap_02():
 
 
 def recap_03():
-    """nn.MultiheadAttention in matrices. Its in_proj_weight (3E × E) and in_proj_bias
-    (3E) are those of the course's query_proj, key_proj and value_proj (E × E and E
-    each), one above the other; out_proj is the same. Query and output are (N, L, E),
-    the weights (N, L, S) averaged over the heads, or (N, H, L, S). In its masks,
-    key_padding_mask (N, S) and attn_mask (L, S), True means blocked; in the course's,
-    True means may be attended to. Drawn for N = 2, L = S = 6, E = 8, H = 2.
+    """nn.MultiheadAttention in matrices. Left: in_proj stacks the course's query_proj,
+    key_proj and value_proj (E × E and E each), and out_proj is the same. Middle: query
+    and output are (N, L, E), the weights (N, L, S) averaged over the heads, or
+    (N, H, L, S). Right: purple is True, which means blocked in PyTorch's
+    key_padding_mask (N, S) and attn_mask (L, S), and may be attended to in the course's
+    masks. Drawn for N = 2, L = S = 6, E = 8, H = 2.
     """
     ax = ground(HEIGHT)
     _panel(ax, 0.15, 3.75, "parameters")
