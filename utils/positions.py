@@ -113,6 +113,10 @@ class Rotary(PositionScheme):
 
     def __init__(self, head_dim: int, *, base=10000.0, layout="half", scale=1.0):
         super().__init__()
+        if layout not in LAYOUTS:
+            raise ValueError(f"{layout=}; give one of {', '.join(LAYOUTS)}.")
+        if scale <= 0:  # would rotate backwards, or not at all
+            raise ValueError(f"{scale=}; give a number above 0, such as 1 / 4.")
         self.head_dim, self.layout = head_dim, layout
         self.base, self.scale = base, scale
 
@@ -152,6 +156,7 @@ class DynamicNTK(Rotary):
 
     def __init__(self, head_dim: int, trained_length: int, *, factor=1.0, **options):
         super().__init__(head_dim, **options)
+        _check_longer(trained_length, factor, 1)
         self.trained_length, self.factor = trained_length, factor
 
     def frequencies(self, length: int, **options) -> Tensor:
@@ -184,6 +189,8 @@ class YaRN(Rotary):
         **options,
     ):
         super().__init__(head_dim, **options)
+        # in a shorter text, the fastest pair makes fewer turns than `slow`
+        _check_longer(trained_length, factor, math.ceil(2 * math.pi * slow))
         self.trained_length, self.factor = trained_length, factor
         self.fast, self.slow = fast, slow
 
@@ -404,3 +411,11 @@ def _check_embeddings(x: Tensor, embed_dim: int) -> None:
     if not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != embed_dim:
         given, wanted = f"x is {x.dtype} {tuple(x.shape)}", f"{embed_dim=}"
         raise ValueError(f"{given}; give floats (batch, length, embed_dim), {wanted}.")
+
+
+def _check_longer(trained_length: int, factor: float, least: int) -> None:
+    """Refuse what would run, with other frequencies than those of the method."""
+    if factor < 1:
+        raise ValueError(f"{factor=}; give 1 or more.")
+    if trained_length < least:
+        raise ValueError(f"{trained_length=}; give {least} tokens or more.")
