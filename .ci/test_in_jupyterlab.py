@@ -254,7 +254,7 @@ def my_masked_attention(query, key, value, mask):
     return weights.masked_fill(empty, 0.0) @ value
 
 
-check("1.3", my_masked_attention)"""
+check("1.2", my_masked_attention)"""
 RIGHT = WRONG.replace("(-2, -1)", "(-2, -1) / key.shape[-1] ** 0.5")
 
 
@@ -265,12 +265,12 @@ def test_lesson_09_remembers_what_was_solved_in_lesson_01(opened):
 
     lessons = house.ROOT / "notebooks"
     with opened(lessons / "01_scaled_dot_product_attention.ipynb") as first:
-        exercise = 'check("1.3"'
+        exercise = 'check("1.2"'
         first.run_above(exercise)
         expect(first.run(exercise, WRONG), "not yet", "'no scale'")
-        expect(first.run(exercise, RIGHT), "1.3", "solved", "Kept for later lessons.")
+        expect(first.run(exercise, RIGHT), "1.2", "solved", "Kept for later lessons.")
     with opened(lessons / "09_pretrained_encoder.ipynb") as later:
-        load = 'answer("1.3")'
+        load = 'answer("1.2")'
         later.run_above(load)
-        expect(later.run(load), 'answer("1.3"): your own, checked again.')
-        expect(later.run("progress()"), "1.3 solved", "1 of ")
+        expect(later.run(load), 'answer("1.2"): your own, checked again.')
+        expect(later.run("progress()"), "1.2 solved", "1 of ")

@@ -22,7 +22,7 @@ def with_own_functions(
 ) -> nn.Module:
     """Return a copy of an `Encoder` or a `CausalLM` that runs on your functions.
 
-    attention(query, key, value, mask) -> output, as in exercise 1.3: for all heads of
+    attention(query, key, value, mask) -> output, as in exercise 1.2: for all heads of
         every block, (batch, heads, length, head_dim) of each. Queries and keys are
         rotated and grouped keys and values repeated before; the mask is bool, with an
         entry for each score.
@@ -31,7 +31,7 @@ def with_own_functions(
         features, x is (batch, length, d + 1), the last always 1; w_q, w_k, w_v are
         (d, d + 1), the biases in the last column; w_o is the identity (d, d), and the
         output (batch, length, d). There are no grouped heads and no positions.
-    turn(x, positions, base) -> x, as in exercise 5.3: for the rotary positions. It
+    turn(x, positions, base) -> x, as in exercise 5.2: for the rotary positions. It
         rotates features i and i + head_dim / 2 of x (..., length, head_dim) by
         positions (length,) * base^(-2i / head_dim) radians.
     What is None stays the course's. Yours drops nothing out.

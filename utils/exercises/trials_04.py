@@ -133,13 +133,13 @@ ENCODINGS = {
 }
 
 
-@trials("4.3", gradients=False)
+@trials("4.4", gradients=False)
 def encodings(dtype):
     for name, encode in ENCODINGS.items() if dtype == torch.float32 else ():
         yield {"add_positions": Encoding(name, encode)}
 
 
-@trials("4.4")
+@trials("4.3")
 def parts_of_an_input(dtype):
     sizes = [(5, 8, 3), (4, 6, 4), (6, 5, 2), (1, 4, 4), (3, 3, 3)]
     for seed, (length, features, head_dim) in enumerate(sizes):

@@ -21,7 +21,7 @@ from utils.tests.exercises.helpers import Notebook
 from utils.tests.helpers import need_smollm2, normal
 
 ANSWERS = {
-    "1.2": """
+    "1.1": """
 def by_torch(query, key, value, temperature=1.0):
     return F.scaled_dot_product_attention(query / temperature, key, value)
 ---
@@ -35,7 +35,7 @@ def by_hand(query, key, value, temperature=1.0):
     exps = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
     return exps @ value / exps.sum(dim=-1, keepdim=True)
 """,
-    "1.3": """
+    "1.2": """
 def by_torch(query, key, value, mask):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 ---
@@ -55,7 +55,7 @@ def by_logs(query, key, value, mask):
     weights = torch.log_softmax(scores + added, dim=-1).exp()
     return (weights * mask.any(dim=-1, keepdim=True)) @ value
 """,
-    "1.4": """
+    "1.5": """
 def by_torch(query, key, value):
     mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool)
     mask = mask.tril(key.shape[-2] - query.shape[-2])
@@ -115,7 +115,7 @@ def by_heads(x, in_proj_weight, in_proj_bias, out_weight, out_bias, num_heads):
         outputs.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v)
     return torch.cat(outputs, -1) @ out_weight.T + out_bias
 """,
-    "5.3": """
+    "5.2": """
 def by_halves(x, positions, base):
     d = x.shape[-1]
     angles = torch.outer(positions.float(), 1 / base ** (torch.arange(0, d, 2) / d))
@@ -235,12 +235,12 @@ def as_grouped(function):
 
 
 USES = {
-    "1.2": between_the_projections,
-    "1.3": lambda own: (in_smollm2(attention=own), in_minilm(attention=own)),
-    "1.4": lambda own: between_the_projections(own, causal_mask(10)),
+    "1.1": between_the_projections,
+    "1.2": lambda own: (in_smollm2(attention=own), in_minilm(attention=own)),
+    "1.5": lambda own: between_the_projections(own, causal_mask(10)),
     "2.2": as_whole_layer,
     "3.1": as_torchs_layer,
-    "5.3": lambda own: in_smollm2(turn=own),
+    "5.2": lambda own: in_smollm2(turn=own),
     "10.2": as_grouped,
 }
 IMPORTS = "from utils.attention import merge_heads, split_heads"
@@ -264,7 +264,7 @@ def test_right_answers_in_smollm2_itself():
     need_smollm2()
     model, tokenizer = load_smollm2()
     ids = torch.tensor([tokenizer.encode("The capital of France is")])
-    texts = zip(ANSWERS["1.3"].split("---"), ANSWERS["5.3"].split("---"))
+    texts = zip(ANSWERS["1.2"].split("---"), ANSWERS["5.2"].split("---"))
     for attention, turn in texts:
         own = [
             Notebook().run(text).names[text.split("(")[0].split()[-1]]

@@ -25,8 +25,8 @@ from utils.tests.exercises.test_engine import alarm, sets_everything, settings
 
 ROOT = Path(__file__).parents[3]
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")
-SOFT = EXERCISES["1.1"]
-HEAD = f"{kept.MARK}1.1, {SOFT.title}\n"
+SOFT = EXERCISES["1.4"]
+HEAD = f"{kept.MARK}1.4, {SOFT.title}\n"
 SOFTMAX = """
 # Größe: Σ = 1
 def softmax(scores):
@@ -34,7 +34,7 @@ def softmax(scores):
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
-check("1.1", softmax)
+check("1.4", softmax)
 """
 WRONG = SOFTMAX.replace("scores.amax(dim=-1, keepdim=True)", "0")
 
@@ -55,7 +55,7 @@ def said(capsys):
 def put(progress_folder):
     """Return a function that writes a file into the folder, as its reader's own."""
 
-    def write(text: str, name: str = "1.1.py", mode: int = 0o600) -> Path:
+    def write(text: str, name: str = "1.4.py", mode: int = 0o600) -> Path:
         progress_folder.mkdir(exist_ok=True)
         path = progress_folder / name
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -66,11 +66,11 @@ def put(progress_folder):
 
 
 def comes_back(said) -> bool:
-    """Whether answer("1.1") is the learner's own, which solves the exercise."""
-    function, line = answer("1.1"), said(answer, "1.1")
+    """Whether answer("1.4") is the learner's own, which solves the exercise."""
+    function, line = answer("1.4"), said(answer, "1.4")
     own = function is not SOFT.reference
     whose = "your own, checked again." if own else "the reference; "
-    assert line.startswith(f'answer("1.1"): {whose}')
+    assert line.startswith(f'answer("1.4"): {whose}')
     return own and grade(SOFT, function).solved
 
 
@@ -79,34 +79,34 @@ def test_the_cell_is_kept_as_it_stands(notebook, progress_folder, said):
     assert line.endswith("Kept for later lessons.\n")
     assert str(progress_folder) not in line
     (path,) = progress_folder.iterdir()
-    assert path.name == "1.1-A-softmax-that-cannot-overflow.py"
+    assert path.name == "1.4-A-softmax-that-cannot-overflow.py"
     assert path.read_text(encoding="utf-8") == f"{HEAD}\n\n{SOFTMAX.strip()}\n"
     assert os.name != "posix" or path.stat().st_mode & 0o077 == 0
     assert comes_back(said)
     line = said(notebook.run, WRONG)
     assert "The answer that you solved earlier stays." in line and comes_back(said)
-    assert "1.1 solved" in said(progress)
+    assert "1.4 solved" in said(progress)
     notebook.run("helper = torch.softmax")
-    line = said(notebook.run, "check('1.1', lambda s: helper(s, -1))")
+    line = said(notebook.run, "check('1.4', lambda s: helper(s, -1))")
     assert "solved. " in line and line.endswith("that you solved earlier stays.\n")
-    assert said(answer, "1.1").startswith('answer("1.1"): the one you solved earlier, ')
-    assert said(forget, "1.1") == "Forgotten: 1.1.\n" and not comes_back(said)
+    assert said(answer, "1.4").startswith('answer("1.4"): the one you solved earlier, ')
+    assert said(forget, "1.4") == "Forgotten: 1.4.\n" and not comes_back(said)
     assert not list(progress_folder.iterdir())
     assert said(forget) == "Nothing was deleted.\n"
 
 
 CELLS = [  # ways to write an answer, each kept and used again
     "from torch import nn\nclass S(nn.Module):\n    def forward(self, x):\n"
-    "        return x.softmax(-1)\ncheck('1.1', S())",
-    "%%time\n%matplotlib inline\nsoft = lambda x: x.softmax(-1)\ncheck('1.1', soft)",
-    "soft = lambda x: x.softmax(-1)\n%time check('1.1', soft)",
-    "def soft(x):\n    return x.softmax(-1)\nfor n in ['1.1']:\n    display(n)\n"
+    "        return x.softmax(-1)\ncheck('1.4', S())",
+    "%%time\n%matplotlib inline\nsoft = lambda x: x.softmax(-1)\ncheck('1.4', soft)",
+    "soft = lambda x: x.softmax(-1)\n%time check('1.4', soft)",
+    "def soft(x):\n    return x.softmax(-1)\nfor n in ['1.4']:\n    display(n)\n"
     "    check(n, soft)\nprint(of_another_cell)",
     "def soft(x):\n    return x.softmax(-1)\nif __name__ == '__main__':\n"
-    "    get_ipython()\n    check('1.1', soft)",
-    "plt.figure()\nx = plt.close()\ncheck('1.1', lambda x: F.softmax(x, -1))",
-    "check('1.1', lambda x: x)\ncheck('1.1', lambda x: F.softmax(x, -1))",
-    "d = {}\nd.update(dim=-1)\ncheck('1.1', lambda x: x.softmax(**d))",
+    "    get_ipython()\n    check('1.4', soft)",
+    "plt.figure()\nx = plt.close()\ncheck('1.4', lambda x: F.softmax(x, -1))",
+    "check('1.4', lambda x: x)\ncheck('1.4', lambda x: F.softmax(x, -1))",
+    "d = {}\nd.update(dim=-1)\ncheck('1.4', lambda x: x.softmax(**d))",
 ]
 
 
@@ -117,17 +117,17 @@ def test_written_in_many_ways(cell, said):
 
 
 NOT_KEPT = {  # cells that are solved and not kept, and why
-    "check('1.1', lambda s: helper(s, -1))":
+    "check('1.4', lambda s: helper(s, -1))":
         "it uses `helper` from another cell; put it into the same cell.",
-    "x = 1 / 0 if 'helper' not in globals() else 0\ncheck('1.1', own)\nown = 1":
+    "x = 1 / 0 if 'helper' not in globals() else 0\ncheck('1.4', own)\nown = 1":
         "when its cell is run alone, it raises ZeroDivisionError: division by zero.",
-    "x = exit() if 'helper' not in globals() else 0\ncheck('1.1', own)":
+    "x = exit() if 'helper' not in globals() else 0\ncheck('1.4', own)":
         "when its cell is run alone, it raises SystemExit: ",
-    "x = EXERCISES['1.1'].reference\ncheck('1.1', x)":
+    "x = EXERCISES['1.4'].reference\ncheck('1.4', x)":
         "it is the course's own function.",
-    f"check('1.1', own)\n{'#' * 70000}\ndef own(s): return s.softmax(-1)":
+    f"check('1.4', own)\n{'#' * 70000}\ndef own(s): return s.softmax(-1)":
         "it uses `own` from another cell",
-    f"def own(s): return s.softmax(-1)\ncheck('1.1', own)\n{'#' * 70000}":
+    f"def own(s): return s.softmax(-1)\ncheck('1.4', own)\n{'#' * 70000}":
         "its cell is longer than 64 KiB.",
 }  # fmt: skip
 
@@ -137,8 +137,8 @@ def test_what_cannot_be_kept_is_solved_all_the_same(cell, notebook, said):
     notebook.run("helper = torch.softmax\nfrom utils.exercises import EXERCISES")
     notebook.run("own = lambda s: s.softmax(-1)")
     assert f"on 24 inputs. It is not kept: {NOT_KEPT[cell]}" in said(notebook.run, cell)
-    assert "1.1 solved" in said(progress)
-    assert said(answer, "1.1") == 'answer("1.1"): the reference; 1.1 was not kept.\n'
+    assert "1.4 solved" in said(progress)
+    assert said(answer, "1.4") == 'answer("1.4"): the reference; 1.4 was not kept.\n'
 
 
 ALONE = "yours cannot be used: when its cell is run alone, it"
@@ -147,13 +147,13 @@ BAD = {  # what stands in the file, and why it is not used
     f"{HEAD}raise OSError('no')": f"{ALONE} raises OSError: no.",
     f"{HEAD}def f(:": f"{ALONE} raises SyntaxError: ",
     f"{HEAD}x = 1": "yours cannot be used: its cell gives no function to check",
-    f"{HEAD}f = answer('1.1')\ncheck('1.1', f)": 'it calls answer("1.1") itself',
-    f"{HEAD}def f(x): raise KeyboardInterrupt\ncheck('1.1', f)": "KeyboardInterrupt",
-    f"{HEAD}{'#' * 70000}": "yours cannot be used: 1.1.py is larger than 64 KiB",
-    f"{HEAD}\udcff": "yours cannot be used: 1.1.py cannot be read (UnicodeDecodeError)",
-    f"{kept.MARK}9.9, Another\n{SOFTMAX}": "1.1 is not solved yet",
-    f"# mine\n{SOFTMAX}": "1.1 is not solved yet",
-    "": "1.1 is not solved yet",
+    f"{HEAD}f = answer('1.4')\ncheck('1.4', f)": 'it calls answer("1.4") itself',
+    f"{HEAD}def f(x): raise KeyboardInterrupt\ncheck('1.4', f)": "KeyboardInterrupt",
+    f"{HEAD}{'#' * 70000}": "yours cannot be used: 1.4.py is larger than 64 KiB",
+    f"{HEAD}\udcff": "yours cannot be used: 1.4.py cannot be read (UnicodeDecodeError)",
+    f"{kept.MARK}9.9, Another\n{SOFTMAX}": "1.4 is not solved yet",
+    f"# mine\n{SOFTMAX}": "1.4 is not solved yet",
+    "": "1.4 is not solved yet",
 }
 
 
@@ -162,7 +162,7 @@ def test_a_bad_file_costs_a_sentence_and_is_not_ours_to_delete(
     text, put, notebook, said
 ):
     path = put(text)
-    assert not comes_back(said) and BAD[text] in said(answer, "1.1")
+    assert not comes_back(said) and BAD[text] in said(answer, "1.4")
     notebook.run(SOFTMAX)
     assert comes_back(said)
     forget()
@@ -178,10 +178,10 @@ def test_a_file_that_is_not_ours_stays(notebook, progress_folder, put, said):
     assert len(list(progress_folder.iterdir())) == 1, "half a file is left"
 
 
-OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.1") runs it: `check` signed
+OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.4") runs it: `check` signed
 # signature {"0" * 64}
 # solved 2026-01-01 12:00 +0100
-# answer("1.1") reads this file and checks it again; forget("1.1") deletes it.
+# answer("1.4") reads this file and checks it again; forget("1.4") deletes it.
 
 def softmax(s):\r
     return s.softmax(-1)\r
@@ -201,11 +201,11 @@ def test_a_file_of_the_older_kind_comes_back(progress_folder, put, said):
 def test_an_answer_is_found_after_the_exercises_were_numbered_anew(
     notebook, progress_folder, put, monkeypatch
 ):
-    """1.1 and 1.2 change places, after both were solved, one in an older file."""
+    """1.4 and 1.1 change places, after both were solved, one in an older file."""
     notebook.run(SOFTMAX)
-    two = EXERCISES["1.2"]
-    put(f"{kept.MARK}1.2, {two.title}\n{two.solution}\ncheck('1.2', f)", "1.2.py")
-    moved = {f"1.1 {SOFT.title}": "1.2", f"1.2 {two.title}": "1.1"}
+    two = EXERCISES["1.1"]
+    put(f"{kept.MARK}1.1, {two.title}\n{two.solution}\ncheck('1.1', f)", "1.1.py")
+    moved = {f"1.4 {SOFT.title}": "1.1", f"1.1 {two.title}": "1.4"}
     for module in (kept, catalogue):
         monkeypatch.setattr(module, "renumbered", lambda: moved)
     titles = two.title, SOFT.title
@@ -225,8 +225,8 @@ def test_what_others_may_write_or_own_is_not_run(kind, put, monkeypatch, said):
     put(f"{HEAD}open('ran', 'w').close()\n{SOFTMAX}", mode=mode)
     monkeypatch.setattr(os, "getuid", lambda: owner + isinstance(kind, str))
     assert not comes_back(said) and not Path("ran").exists()
-    assert "or others may write it, so it is not run" in said(answer, "1.1")
-    assert "What is kept of 1.1 is not used: 1.1.py belongs" in said(progress)
+    assert "or others may write it, so it is not run" in said(answer, "1.4")
+    assert "What is kept of 1.4 is not used: 1.4.py belongs" in said(progress)
 
 
 @pytest.mark.parametrize("kind", ["a file", "read only", "no home"])
@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_used(
     line = said(notebook.run, SOFTMAX)
     assert "solved" in line and "It is not kept: " in line
     assert not list(progress_folder.glob(".answer*")), "half a file is left"
-    assert "1.1 solved" in said(progress)
+    assert "1.4 solved" in said(progress)
     forget()
 
 
@@ -253,33 +253,33 @@ def test_running_a_kept_cell_leaves_nothing_behind_and_ends(monkeypatch, said):
     begins = "from utils.exercises import running\nx = running.sets_everything(1)\n"
     before = settings()
     kept.write(SOFT, f"{begins}{SOFTMAX}\ny = print('seen')")
-    assert comes_back(said) and "seen" not in said(answer, "1.1")
+    assert comes_back(said) and "seen" not in said(answer, "1.4")
     after = settings()
     assert [k for k in before if before[k] != after[k]] == []
     monkeypatch.setattr(running, "LIMIT", 0.3)
     kept.write(SOFT, f"while True: pass\n{SOFTMAX}")
-    assert "its cell had not finished after 0.3 seconds" in said(answer, "1.1")
+    assert "its cell had not finished after 0.3 seconds" in said(answer, "1.4")
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_progress_and_misuse(notebook, said):
-    notebook.run("check('1.2', lambda query, key, value: value * 1)")
+    notebook.run("check('1.1', lambda query, key, value: value * 1)")
     first, *_, last = said(progress).splitlines()
-    assert first.startswith("Lesson 1  1.2 not yet") and first.endswith("–")
+    assert first.startswith("Lesson 1  1.1 not yet") and first.endswith("–")
     core, deeper = first.split("|")  # counted apart
-    assert "1.3 –" in core and "1.4 –" in deeper
+    assert "1.2 –" in core and "1.5 –" in deeper
     counts = re.fullmatch(
         r"0 of (\d+) solved in the cores. 0 of (\d+) solved in the deeper notebooks. "
-        "Next: 1.2 Attention at .*",
+        "Next: 1.1 Attention at .*",
         last,
     )
     many = sum(each.page.parent.name == "deeper" for each in EXERCISES.values())
     assert [*map(int, counts.groups())] == [len(EXERCISES) - many, many]
     assert last.endswith("in notebooks/01_scaled_dot_product_attention.ipynb.")
     for error, call, says in (
-        (TypeError, lambda: check(1.1, len), 'is text: "1.1", not 1.1'),
+        (TypeError, lambda: check(1.4, len), 'is text: "1.4", not 1.4'),
         (ValueError, lambda: check("1.9", len), "there is no exercise '1.9'"),
-        (TypeError, lambda: check("1.1", 1), 'write check("1.1", softmax)'),
+        (TypeError, lambda: check("1.4", 1), 'write check("1.4", softmax)'),
         (ValueError, lambda: answer(""), "there is no exercise ''"),
         (TypeError, lambda: forget(3), "is text"),
     ):
@@ -289,6 +289,6 @@ def test_progress_and_misuse(notebook, said):
 
 def test_what_a_kernel_solves_another_process_uses(notebook):
     notebook.run(SOFTMAX)
-    command = [sys.executable, "-c", "from utils.exercises import *; answer('1.1')"]
+    command = [sys.executable, "-c", "from utils.exercises import *; answer('1.4')"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == 'answer("1.1"): your own, checked again.\n', done.stderr
+    assert done.stdout == 'answer("1.4"): your own, checked again.\n', done.stderr

@@ -23,11 +23,11 @@ if __name__ == "__main__":
     __main__.main()
 """
 SOFTMAX = "def softmax(scores):\n    BODY\n    return scores.softmax(-1)\n\n"
-CALL = "check('1.1', softmax)\n"
+CALL = "check('1.4', softmax)\n"
 
 
 def soft(body: str = "pass", call: str = CALL) -> str:
-    """Return an answer cell for 1.1 whose function begins with this body."""
+    """Return an answer cell for 1.4 whose function begins with this body."""
     return SOFTMAX.replace("BODY", body.replace("\n", "\n    ")) + call
 
 
@@ -40,7 +40,7 @@ def solved(name: str, change=("", "")) -> str:
 
 def notebook(*cells: str) -> str:
     """Return a notebook whose stored outputs say that all is solved."""
-    said = [{"output_type": "stream", "name": "stdout", "text": "1.1: solved."}]
+    said = [{"output_type": "stream", "name": "stdout", "text": "1.4: solved."}]
     parts = [{"cell_type": "code", "outputs": said, "source": cell} for cell in cells]
     for part in parts:
         part["metadata"] = {"shows_broken": 0} if "shows" in part["source"] else None
@@ -53,60 +53,60 @@ NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN
 PATCH = "import utils.exercises.compare as x\nx.unlike = lambda *_: ''\n"
 NO_SCALE = " / query.shape[-1] ** 0.5", ""
 HELPER = "it uses `helper` from another cell"
-SUBMISSIONS = {  # name: (cells, what is said of 1.1, of 1.2, of the whole)
-    "right": (["raise SystemError", soft(), solved("1.2")], "solved", "solved", ""),
-    "wrong": ([solved("1.2", NO_SCALE)], "", "wrong: no scale", ""),
+SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
+    "right": (["raise SystemError", soft(), solved("1.1")], "solved", "solved", ""),
+    "wrong": ([solved("1.1", NO_SCALE)], "", "wrong: no scale", ""),
     "best": ([soft("return 1"), soft(), soft("return 1")], "solved", "", ""),
     "untouched": (
-        ["def f(scores):\n    ...\ncheck('1.1', f)"], "untouched", "", ""),
+        ["def f(scores):\n    ...\ncheck('1.4', f)"], "untouched", "", ""),
     "magics": ([f"%%time\n%matplotlib inline\n{soft()}"], "solved", "", ""),
     "kernel": (
-        [soft(call="for n in ['1.1']:\n    display(n)\n    check(n, softmax)\n"
+        [soft(call="for n in ['1.4']:\n    display(n)\n    check(n, softmax)\n"
                    "if get_ipython():\n    get_ipython().run_line_magic('time', '')")],
         "solved", "", ""),
     "script": (
         [soft(call=f"if __name__ == '__main__':\n    {CALL}")], "solved", "", ""),
-    "helper": (["other = torch.softmax", "check('1.1', helper)"],
+    "helper": (["other = torch.softmax", "check('1.4', helper)"],
                f"wrong: {HELPER}", "", ""),
     "helpers": (
         ["import torch as t\ndef own(x):\n    return t.softmax(x, -1)\nx = 1 / 0",
-         "check('1.1', own)", "def f(q, k, v, T=1):\n    return own(q @ k.mT / "
-         "q.shape[-1] ** 0.5 / T) @ v\ncheck('1.2', f)"], "solved", "solved", ""),
-    "crash": ([f"x = 1 / 0\n{soft()}", solved("1.2"), "def f(:\ncheck('1.3', f)"],
+         "check('1.4', own)", "def f(q, k, v, T=1):\n    return own(q @ k.mT / "
+         "q.shape[-1] ** 0.5 / T) @ v\ncheck('1.1', f)"], "solved", "solved", ""),
+    "crash": ([f"x = 1 / 0\n{soft()}", solved("1.1"), "def f(:\ncheck('1.2', f)"],
               "wrong: when its cell is run alone, it raises ZeroDivisionError",
               "solved", ""),
-    "memory": ([soft("bytes(2**32)"), solved("1.2")],
+    "memory": ([soft("bytes(2**32)"), solved("1.1")],
                "wrong: Your function raised MemoryError", "solved", ""),
-    "replaced": ([f"{soft(call='')}\ncheck = print\n{CALL}", solved("1.2")],
+    "replaced": ([f"{soft(call='')}\ncheck = print\n{CALL}", solved("1.1")],
                  "wrong: its cell gives no function to check", "solved", ""),
-    "patched": ([solved("1.2"), f"{PATCH}{soft()}", solved("1.3")], "unmarked",
+    "patched": ([solved("1.1"), f"{PATCH}{soft()}", solved("1.2")], "unmarked",
                 "unmarked", "it replaces `check`, or what `check` is made of, while "
-                "marking 1.1"),
+                "marking 1.4"),
     "exit": ([soft("import os\nos._exit(0)")], "unmarked", "",
-             "its process ended: exit code 0, while marking 1.1"),
-    "abort": ([solved("1.2"), soft("import os\nos.abort()")], "unmarked", "solved",
-              "its process ended: Aborted, while marking 1.1"),
+             "its process ended: exit code 0, while marking 1.4"),
+    "abort": ([solved("1.1"), soft("import os\nos.abort()")], "unmarked", "solved",
+              "its process ended: Aborted, while marking 1.4"),
     "network": ([soft("import socket\nsocket.create_connection(('127.0.0.1', 9))"),
-                 "import os\nx = os.system('true')\n" + solved("1.2")],
+                 "import os\nx = os.system('true')\n" + solved("1.1")],
                 "wrong: Your function raised PermissionError: a submission may",
                 "wrong: when its cell is run alone, it raises PermissionError", ""),
     "silent": ([f"# the course shows a mistake\n{soft()}"], "", "",
                'no cell calls check("N.M", ...)'),
-    "own": (["check('1.1', answer('1.1'))", "check('1.2', answer('1.2'))"],
+    "own": (["check('1.4', answer('1.4'))", "check('1.1', answer('1.1'))"],
             "wrong: it calls answer(", "wrong: it calls answer(", ""),
     "reads": (["from utils.exercises import EXERCISES as E", soft() + "# EXERCISES",
-               "from utils.exercises import EXERCISES\nf = EXERCISES['1.2'].reference"
-               "\ncheck('1.2', f)"], "solved", "wrong: it reads the course's own", ""),
-    "twice": ([soft(call=f"{CALL}check('1.1', lambda x: x)"), "OFF = -1",
+               "from utils.exercises import EXERCISES\nf = EXERCISES['1.1'].reference"
+               "\ncheck('1.1', f)"], "solved", "wrong: it reads the course's own", ""),
+    "twice": ([soft(call=f"{CALL}check('1.4', lambda x: x)"), "OFF = -1",
                "own = lambda x: x.softmax(OFF)", "def f(q, k, v, T=1):\n"
                "    return own(q @ k.mT / q.shape[-1] ** 0.5 / T) @ v\n"
-               "%time check('1.2', f)"], "solved", "solved", ""),
+               "%time check('1.1', f)"], "solved", "solved", ""),
     "whole": (["d = {}\nd.update(dim=-1)\ndef f(x):\n    return x.softmax(**d)\n"
-               "def main():\n    check('1.1', f)\nmain()"], "solved", "", ""),
+               "def main():\n    check('1.4', f)\nmain()"], "solved", "", ""),
     "odd": (["x = open('said', 'w').write('zz')\n" + soft("raise KeyboardInterrupt"),
-             "x = " + "-" * 50_000 + "1", "x = " + "1+" * 20_000 + "1", solved("1.2")],
+             "x = " + "-" * 50_000 + "1", "x = " + "1+" * 20_000 + "1", solved("1.1")],
             "wrong: when its cell is run alone, it raises Keyboard", "solved", ""),
-    "never": ([solved("1.2"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
+    "never": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
               "unmarked", "solved", "it was stopped after 15 seconds, while marking"),
 }  # fmt: skip
 
@@ -140,7 +140,7 @@ def marked(tmp_path_factory):
 def test_what_is_said_of_a_submission(name, marked):
     _, *said = SUBMISSIONS[name]
     row = marked[0][f"{name} Σ"]
-    for column, begins in zip(("1.1", "1.2", "problem"), said):
+    for column, begins in zip(("1.4", "1.1", "problem"), said):
         assert row[column].startswith(begins) and bool(row[column]) == bool(begins), row
     assert int(row["solved"]) == said.count("solved")
 
@@ -152,15 +152,15 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert done.returncode == 1 and "There is no file" in err and "missing" in err
     assert rows["text"]["problem"].startswith("it is no notebook of format 4")
     assert rows["missing"]["problem"].startswith("it cannot be read: No such file")
-    assert "1.2 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
-    assert "1.2: 9 solved, 4 wrong (no scale 1, others 3), 0 untouched, 1 unm" in out
+    assert "1.1 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
+    assert "1.1: 9 solved, 4 wrong (no scale 1, others 3), 0 untouched, 1 unm" in out
     assert "Not marked, because the name does not end in .ipynb: " in out
     assert "01.ipynb.txt'" in out and ".csv" not in out
 
 
 def test_one_line_of_json(tmp_path):
     path = tmp_path / "one.ipynb"
-    path.write_text(notebook(solved("1.2")))
+    path.write_text(notebook(solved("1.1")))
     command = [sys.executable, "-m", "utils.exercises", "mark", "--one", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     row = json.loads(done.stdout)
@@ -168,18 +168,18 @@ def test_one_line_of_json(tmp_path):
     verdict = {"status": "solved", "mistake": None, "message": ""}
     assert row == {
         "submission": str(path),
-        "exercises": {"1.2": verdict},
+        "exercises": {"1.1": verdict},
         "problem": None,
     }
 
 
 def test_an_old_number_is_known_by_its_title(tmp_path, monkeypatch):
-    moved = {"1.2 Attention once": "1.1", "1.1 Softmax once": "1.2"}
+    moved = {"1.1 Attention once": "1.4", "1.4 Softmax once": "1.1"}
     monkeypatch.setattr("utils.exercises.catalogue.renumbered", lambda: moved)
     path = tmp_path / "old.ipynb"
-    headings = "### Exercise 1.2 · Attention once", "### Exercise 1.3 · New"
-    path.write_text(notebook(*headings, "check('1.2', f)", "check('1.3', g)"))
-    assert [name for name, *_ in mark.answer_cells(path)] == ["1.1", "1.3"]
+    headings = "### Exercise 1.1 · Attention once", "### Exercise 1.2 · New"
+    path.write_text(notebook(*headings, "check('1.1', f)", "check('1.2', g)"))
+    assert [name for name, *_ in mark.answer_cells(path)] == ["1.4", "1.2"]
 
 
 @pytest.fixture
@@ -204,8 +204,8 @@ def course(tmp_path, monkeypatch):
 def row_of(submission: str) -> dict:
     solved = {"status": "solved", "mistake": None, "message": ""}
     wrong = solved | {"status": "wrong", "message": "its message"}
-    row = {"submission": submission, "exercises": {"1.1": solved, "1.4": wrong}}
-    return row | {"seconds": 1.5, "problem": None}
+    row = {"submission": submission, "exercises": {"1.4": solved, "1.5": wrong}}
+    return row | {"seconds": 1.6, "problem": None}
 
 
 FOUND = [
@@ -224,15 +224,15 @@ def test_a_folder_and_a_pattern_mean_notebooks(arguments, notebooks, course):
 
 
 BEFORE = """\
-submission,1.3,points,1.1,solved,seconds,problem\r
+submission,1.2,points,1.4,solved,seconds,problem\r
 other.ipynb,solved,7,wrong: √d_k,1,0.5,by hand\r
 ./class/a.ipynb,solved,9,wrong,1,0.5,it was stopped\r
 """
 AFTER = """\
-submission,1.3,points,1.1,1.4,solved,seconds,problem
+submission,1.2,points,1.4,1.5,solved,seconds,problem
 other.ipynb,solved,7,wrong: √d_k,,1,0.5,by hand
-class/a.ipynb,,9,solved,wrong: its message,1,1.5,
-class/b.ipynb,,,solved,wrong: its message,1,1.5,
+class/a.ipynb,,9,solved,wrong: its message,1,1.6,
+class/b.ipynb,,,solved,wrong: its message,1,1.6,
 """
 
 
@@ -246,16 +246,16 @@ def test_rows_of_other_notebooks_stay_in_the_file(course):
     assert file.read_bytes().startswith(b"\xef\xbb\xbf")
     main(["mark", "class/b.ipynb", "--csv", "new.csv"])
     columns, *rest = (course[0] / "new.csv").read_text("utf-8-sig").splitlines()
-    assert columns == "submission,1.1,1.4,solved,seconds,problem" and len(rest) == 1
+    assert columns == "submission,1.4,1.5,solved,seconds,problem" and len(rest) == 1
 
 
 NO_TABLE = {
     "a notebook": notebook(soft()).encode(),
-    "other names": b"student,1.1,solved,seconds,problem\n",
-    "no end": b"submission,1.1,solved\n",
-    "semicolons": b"submission;1.1;solved;seconds;problem\n",
+    "other names": b"student,1.4,solved,seconds,problem\n",
+    "no end": b"submission,1.4,solved\n",
+    "semicolons": b"submission;1.4;solved;seconds;problem\n",
     "a cell too many": b"submission,solved,seconds,problem\na.ipynb,1,0.5,,9\n",
-    "a column twice": b"submission,1.1,1.1,solved,seconds,problem\n",
+    "a column twice": b"submission,1.4,1.4,solved,seconds,problem\n",
     "not UTF-8": b"submission,solved,seconds,problem\nZo\xeb.ipynb,1,0.5,\n",
 }
 
