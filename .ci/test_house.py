@@ -212,7 +212,7 @@ BREAKERS = [
 
 @pytest.mark.parametrize("name, change, words", BREAKERS)
 def test_a_rule_is_broken(monkeypatch, name, change, words):
-    if name not in ("budget", "alt_text", "links", "set_up_cell"):
+    if name != "budget":  # a page may stand at its last minute
         monkeypatch.setattr(house, "of_reader", text_between)
     path = SECOND if name == "set_up_cell" else CORE
     found = changed(path, change)
