@@ -189,6 +189,8 @@ class YaRN(Rotary):
         **options,
     ):
         super().__init__(head_dim, **options)
+        if fast <= slow:  # the fast pairs would be slowed down
+            raise ValueError(f"{fast=}, {slow=}; give a larger number of turns first.")
         # in a shorter text, the fastest pair makes fewer turns than `slow`
         _check_longer(trained_length, factor, math.ceil(2 * math.pi * slow))
         self.trained_length, self.factor = trained_length, factor

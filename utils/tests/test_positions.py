@@ -375,6 +375,7 @@ REFUSED = [
     (ValueError, "trained_length=-5; give 1 ", lambda: DynamicNTK(16, -5)),
     (ValueError, "trained_length=3; give 7 ", lambda: YaRN(64, 3, 4.0)),
     (ValueError, "trained_length=7; give 13 ", lambda: YaRN(64, 7, 4.0, slow=2)),
+    (ValueError, "fast=1, slow=32; give", lambda: YaRN(64, 999, 4.0, fast=1, slow=32)),
     *[(ValueError, f"position has {what}, the layer",
        lambda scheme=scheme: MultiHeadAttention(E, H, position=scheme))
       for what, scheme in [("num_heads=8", ALiBi(8)), ("num_heads=1", T5Bias(1)),
