@@ -11,9 +11,9 @@ heads bad, or narrow ones? A quarter of an hour on one core.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from assets.studies import rounded, versions
+from assets.studies._together import train_together
 from utils.attention import merge_heads, scaled_dot_product_attention, split_heads
 
 TOKENS, QUESTIONS, FEATURES, BATCH = 15, 4, 16, 32
@@ -71,23 +71,15 @@ def trained(heads: int, head_dim: int, steps: int, seeds) -> tuple[list[Asker], 
     draws = [
         (draw_asked(seed), torch.Generator().manual_seed(1000 + seed)) for seed in seeds
     ]
-    weights, _ = stack_module_state(models)  # name -> (seeds, ...)
-    optimizer = torch.optim.Adam(weights.values(), lr=SETTINGS["learning_rate"])
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0, steps)
     name = torch.eye(TOKENS, FEATURES)[None]  # (1, 15, 16)
-    predict = vmap(lambda weights, x: functional_call(models[0], weights, (name, x)))
-    losses = []
-    for _ in range(steps):
-        x, target = map(torch.stack, zip(*(draw_batch(*draw) for draw in draws)))
-        loss = (predict(weights, x) - target).square().mean(dim=(1, 2, 3))  # (seeds,)
-        optimizer.zero_grad()
-        loss.sum().backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.detach())
-    for i, model in enumerate(models):
-        model.load_state_dict({name: x[i] for name, x in weights.items()})
-    return models, torch.stack(losses)
+    losses = train_together(
+        models,
+        lambda: [draw_batch(*draw) for draw in draws],
+        steps,
+        SETTINGS["learning_rate"],
+        given=(name,),
+    )
+    return models, losses
 
 
 def runs_of_kind(heads: int, head_dim: int, steps: int, seeds) -> list[dict]:

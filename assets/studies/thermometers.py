@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from assets.studies import rounded, versions
+from assets.studies._together import train_together
 from utils.attention import scaled_dot_product_attention
 from utils.masks import causal_mask
 
@@ -117,22 +117,10 @@ def trained(kind: Kind, seeds) -> tuple[list[Subtracter], Tensor]:
     """Train a model for each seed; return them, and their losses (steps, seeds)."""
     models = [kind.make(seed) for seed in seeds]
     generators = [torch.Generator().manual_seed(1000 + seed) for seed in seeds]
-    weights, _ = stack_module_state(models)  # name -> (seeds, ...)
-    optimizer = torch.optim.Adam(weights.values(), lr=SETTINGS["learning_rate"])
-    steps, losses = SETTINGS["steps"], []
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0, steps)
-    predict = vmap(lambda weights, x: functional_call(models[0], weights, x))
-    for _ in range(steps):
-        x, target = map(torch.stack, zip(*map(draw_batch, generators)))
-        loss = (predict(weights, x) - target).square().mean(dim=(1, 2, 3))  # (seeds,)
-        optimizer.zero_grad()
-        loss.sum().backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.detach())
-    for i, model in enumerate(models):
-        model.load_state_dict({name: x[i] for name, x in weights.items()})
-    return models, torch.stack(losses)
+    how = {"steps": SETTINGS["steps"], "learning_rate": SETTINGS["learning_rate"]}
+    return models, train_together(
+        models, lambda: [draw_batch(g) for g in generators], **how
+    )
 
 
 @torch.no_grad()
