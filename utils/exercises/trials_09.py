@@ -159,3 +159,23 @@ def vectors(dtype):
     before = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [0.0, 1.0]])
     after = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
     yield {"before": before, "after": after, "k": 2}
+
+
+@trials("9.5")
+def sentences(dtype):
+    for seed, (lengths, features) in enumerate(
+        [((2, 5, 3), 4), ((4, 4), 3), ((7,), 5), ((9, 1, 6, 2), 6), ((3, 8), 2)]
+    ):
+        longest = max(lengths) + seed % 2  # in some, all sentences have padding
+        hidden = randn(len(lengths), longest, features, seed=90 + seed, dtype=dtype)
+        mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+        # of different norms, with a common direction; padding can be anything
+        hidden = hidden * (1 + torch.arange(longest)[:, None] % 3) + 0.5
+        hidden = torch.where(mask[:, :, None], hidden, 50 * hidden.roll(1, 1) - 20)
+        if seed == 3:  # padding comes first
+            hidden, mask = hidden.flip(1), mask.flip(1)
+        if seed == 4:  # a hole in the middle
+            mask[1, 4] = False
+        yield {"hidden": hidden, "mask": mask}
+    example = torch.tensor([[[2, 0], [4, 8], [9, -9]]], dtype=dtype)
+    yield {"hidden": example, "mask": torch.tensor([[True, True, False]])}
