@@ -53,6 +53,7 @@ RUNS = {
     "concatenated": (64, "way, features, steps, seed", lambda s: [
         (*which, seed) for which in s.SETS for seed in s.SEEDS]),
     "encoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
+    "dropout": (3, "dropout, seed", lambda s: product(s.DROPOUTS, s.SEEDS)),
     "length": (704, "task, scheme, tested, steps, learning_rate, seed", all_tests),
     "number_of_heads": (80, "heads, head_dim, steps, seed", lambda s: [
         (*kind, seed) for kind in s.KINDS for seed in s.SEEDS]),
