@@ -52,6 +52,7 @@ RUNS = {
         *((name, seed) for name, x in s.SEARCHES.items() for seed in x.seeds)]),
     "concatenated": (64, "way, features, steps, seed", lambda s: [
         (*which, seed) for which in s.SETS for seed in s.SEEDS]),
+    "dropout": (3, "dropout, seed", lambda s: product(s.DROPOUTS, s.SEEDS)),
     "length": (704, "task, scheme, tested, steps, learning_rate, seed", all_tests),
     "number_of_heads": (80, "heads, head_dim, steps, seed", lambda s: [
         (*kind, seed) for kind in s.KINDS for seed in s.SEEDS]),
