@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 
@@ -67,6 +67,8 @@ class Exercise:
     imports: what its page imports, for answers that are run alone.
     inputs(dtype): yields the arguments of each trial, as dicts by parameter name.
     gradients: False, True, or "without nan": none may arise on the way either.
+    through: through(answer, *arguments) uses an answer that is not simply called, such
+        as a class of modules; or None.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Exercise:
     inputs: Callable[[torch.dtype], Iterable[dict]]
     gradients: bool | str
     known: list[Mistake]
+    through: Callable | None = None
 
     @cached_property
     def space(self) -> dict:
@@ -111,12 +114,19 @@ class Exercise:
         """Return the arguments of each trial, in single and in double precision."""
         return [t for d in (torch.float32, torch.float64) for t in self.inputs(d)]
 
+    def called(self, answer: Callable) -> Callable:
+        """Return the function that is called with the arguments of a trial."""
+        return partial(self.through, answer) if self.through else answer
 
-def trials(name: str, gradients: bool | str = True) -> Callable:
+
+def trials(
+    name: str, gradients: bool | str = True, through: Callable | None = None
+) -> Callable:
     """Mark inputs(dtype) -> dicts of arguments as those of exercise `name`."""
 
     def mark(inputs: Callable) -> Callable:
         inputs.exercise, inputs.gradients = name, gradients
+        inputs.through = through
         return inputs
 
     return mark
@@ -135,8 +145,13 @@ def exercises() -> dict[str, Exercise]:
     for path in (NOTEBOOKS / "exercises").glob("[0-9]*.txt"):
         known |= table(path)
     names = sorted(inputs.keys() & pages, key=lambda n: [*map(int, n.split("."))])
-    rest = {n: (inputs[n], inputs[n].gradients, known.get(n, [])) for n in names}
-    return {name: Exercise(name, *pages[name], *rest[name]) for name in names}
+    return {
+        name: Exercise(
+            *(name, *pages[name], given := inputs[name], given.gradients),
+            *(known.get(name, []), given.through),
+        )
+        for name in names
+    }
 
 
 # --- pages ------------------------------------------------------------------------
@@ -176,10 +191,10 @@ def imported(imports: str) -> dict:
 
 
 def defined(code: str, space: dict) -> Callable:
-    """Return the last function that a text defines, beside the names in `space`."""
+    """Return the last function or class of a text, beside the names in `space`."""
     space = dict(space)
     exec(compile(code, "<a solution>", "exec"), space)
-    return space[re.findall(r"^def (\w+)", code, re.M)[-1]]
+    return space[re.findall(r"^(?:def|class) (\w+)", code, re.M)[-1]]
 
 
 # --- tables -----------------------------------------------------------------------

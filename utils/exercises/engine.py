@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from types import CodeType
+from types import CodeType, FunctionType
 
 import matplotlib.pyplot as plt
 import torch
@@ -53,7 +53,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     trials, did = exercise.trials(), []
 
     def tried(function: Callable, i: int) -> dict:
-        return run(function, trials[i], exercise.gradients, seed=i)
+        return run(exercise.called(function), trials[i], exercise.gradients, seed=i)
 
     for i in range(len(trials)):
         did.append(tried(function, i))
@@ -84,7 +84,14 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
 
 
 def is_untouched(function: Callable) -> bool:
-    """Return whether a function's body is still nothing but `...` (or `pass`)."""
+    """Return whether a function's body is still nothing but `...` (or `pass`).
+
+    Of a class: whether this is so of all its methods but __init__.
+    """
+    if isinstance(function, type):
+        own = {n: x for n, x in vars(function).items() if isinstance(x, FunctionType)}
+        own.pop("__init__", None)
+        return all(map(is_untouched, own.values()))
     for _ in range(100):  # a decorator could wrap itself
         function = getattr(function, "__wrapped__", getattr(function, "func", function))
     code = getattr(function, "__code__", None)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from utils.attention import merge_heads, split_heads
+from utils.models import CausalLM
+from utils.positions import Rotary
 
 from .catalogue import trials
 from .draws import randn
@@ -180,3 +182,65 @@ def padded(dtype):
             yield given | {"logits": strided, "ids": ids.mT.contiguous().mT}
             yield given | {"logits": 1000 + logits}  # exp of such logits overflows
             yield given | {"logits": 300 * logits}  # and their softmax is 0 or 1
+
+
+def with_weights_of_the_course(made, vocab_size, embed_dim, num_heads, num_layers, ids):
+    """Return the logits of a model of a learner's class, and gradients of its weights.
+
+    Its weights are those of the course's model. They are drawn, gains and biases too,
+    so that each counts.
+    """
+    sizes = vocab_size, embed_dim, num_heads, num_layers
+    course = CausalLM(*sizes, position=Rotary(embed_dim // num_heads))
+    weights = {}
+    for i, (name, x) in enumerate(course.state_dict().items()):
+        scale = 0.5 if x.dim() == 1 else 1 / x.shape[-1] ** 0.5
+        around = 1.0 if "norm.weight" in name else 0.0
+        weights[name] = around + scale * randn(*x.shape, seed=i, dtype=x.dtype)
+    model = made(*sizes)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError("your class is no nn.Module: class MyCausalLM(nn.Module).")
+    own = {name: x.shape for name, x in model.named_parameters()}
+    places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if shared := sorted(({*weights} & places) - {*own}):
+        raise ValueError(f"one object stands in several places: {_some(shared)}.")
+    if missing := sorted({*weights} - {*own}):
+        raise ValueError(f"your model has no parameter {_some(missing)}.")
+    if more := sorted({*own} - {*weights}):
+        raise ValueError(f"the course's model has no parameter {_some(more)}.")
+    for name, x in weights.items():
+        if own[name] != x.shape:
+            shapes = f"{tuple(own[name])}, the course's {tuple(x.shape)}"
+            raise ValueError(f"your {name} has the shape {shapes}.")
+    model.load_state_dict(weights, strict=False)  # a mask may be a buffer
+    logits = model(ids)
+    found = {"logits": logits}
+    if isinstance(logits, Tensor) and logits.shape == (*ids.shape, vocab_size):
+        loss = (logits * randn(*logits.shape, seed=99, dtype=logits.dtype)).sum()
+        parts = dict(model.named_parameters())
+        if loss.requires_grad:
+            gradients = torch.autograd.grad(loss, [*parts.values()], allow_unused=True)
+        else:
+            gradients = [None] * len(parts)
+        for (name, x), grad in zip(parts.items(), gradients):
+            found[f"gradient of {name}"] = torch.zeros_like(x) if grad is None else grad
+    return found
+
+
+def _some(names):
+    """Return the first names, and how many there are."""
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}"
+
+
+@trials("6.5", gradients=False, through=with_weights_of_the_course)
+def language_models(dtype):
+    # vocabulary, features, heads, blocks, texts, length
+    sizes = [(11, 8, 2, 2, 2, 5), (5, 12, 3, 1, 1, 1), (7, 8, 2, 3, 3, 7)]
+    sizes += [(9, 4, 1, 2, 1, 12), (6, 16, 4, 4, 2, 6)]
+    names = "vocab_size", "embed_dim", "num_heads", "num_layers"
+    # whole numbers: nothing depends on a precision
+    for seed, given in enumerate(sizes) if dtype == torch.float32 else ():
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(given[0], given[-2:], generator=generator)
+        yield dict(zip(names, given)) | {"ids": ids}

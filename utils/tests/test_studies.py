@@ -72,6 +72,7 @@ RUNS = {
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
     "story_models": (16, "seed", lambda s: [(seed,) for seed in s.SEEDS]),
+    "story_variants": (40, "variant, seed", lambda s: product(s.VARIANTS, s.SEEDS)),
     "thermometers": (112, "kind, seed", lambda s: [
         (name, seed) for name, kind in s.KINDS.items() for seed in kind.seeds]),
     "trained": (11, "model, seed", lambda s: [

@@ -1,5 +1,6 @@
 """What is solved stays: the cell of an answer goes to a file, and comes back."""
 
+import copy
 import os
 import re
 import signal
@@ -292,3 +293,38 @@ def test_what_a_kernel_solves_another_process_uses(notebook):
     command = [sys.executable, "-c", "from utils.exercises import *; answer('1.4')"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == 'answer("1.4"): your own, checked again.\n', done.stderr
+
+
+MODEL = """
+from torch import nn
+from utils.attention import causal_mask
+from utils.models import Block
+from utils.positions import Rotary
+class MyCausalLM(nn.Module):
+    def __init__(self, vocab_size, embed_dim, num_heads, num_layers):
+        super().__init__()
+        turn = Rotary(embed_dim // num_heads)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.blocks = nn.ModuleList(
+            [Block(embed_dim, num_heads, position=turn) for _ in range(num_layers)]
+        )
+        self.norm, self.head = nn.LayerNorm(embed_dim), nn.Linear(embed_dim, vocab_size)
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x, causal_mask(ids.shape[1]))
+        return self.head(self.norm(x))
+check("6.5", MyCausalLM)
+"""
+
+
+def test_a_class_is_an_answer_too(notebook, capsys):
+    """A stub is untouched; what is solved is kept, and its models can be copied."""
+    head, body = MODEL.split("        x = self.embedding(ids)\n")
+    notebook.run(f"{head}        ...\n{body[body.index('check') :]}")
+    assert "not attempted yet" in capsys.readouterr().out
+    notebook.run(MODEL)
+    assert "Kept for later lessons." in capsys.readouterr().out
+    model = copy.deepcopy(answer("6.5")(7, 8, 2, 1))
+    assert "your own, checked again" in capsys.readouterr().out
+    assert model(torch.zeros(2, 5, dtype=torch.int64)).shape == (2, 5, 7)
