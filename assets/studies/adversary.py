@@ -5,7 +5,8 @@ sequence. An adversary goes on training from such a model. It must still give th
 answers, but layer 1 must not attend to what followed an earlier copy of the query's
 token. Two searches are short, with a fixed strength of this demand. In the slow one the
 strength grows from 3 to 100 during 1,200 of 3,000 steps. As a control, two models train
-as long without the demand. About ten minutes on one core.
+as long without the demand. As a baseline, models of the same size are trained from the
+start while each head of layer 1 attends uniformly. About ten minutes on one core.
 """
 
 import platform
@@ -61,6 +62,8 @@ SEARCHES = {
     "no demand": Search(3000, 4e-3, 0, 0, seeds=range(2)),
 }
 CHECKED = ("slow", 1)  # --check repeats this run
+EVERY = 250  # steps: how often an adversary is looked at
+UNIFORM = 225, 1125  # steps of the models of which layer 1 attends uniformly
 
 
 def sequences(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
@@ -129,7 +132,7 @@ def adversaries(models: list, search: Search, seeds) -> tuple[list, list]:
         warmup=min(50, search.steps // 3),
         loss=GrowingLoss(search),
         evaluate=lambda adversary: look(adversary.model),
-        every=250,
+        every=EVERY,
         progress=False,
     )
     return [each.model for each in found], [each.evaluations for each in histories]
@@ -220,6 +223,35 @@ def run(search: str, seed: int, model, original, evaluations: list) -> dict:
     return stored
 
 
+# --- models whose layer 1 attends uniformly ---
+
+
+class Uniform(nn.Module):
+    """A model of which each head of layer 1 attends uniformly, also in training."""
+
+    def __init__(self, model: CausalLM):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits."""
+        first, second = self.model.blocks
+        x = first(self.model.embedding(ids), mask=MASK)
+        values = second.attention.value_proj(second.attention_norm(x))
+        weights = MASK / MASK.sum(dim=-1, keepdim=True)  # the same in all heads
+        x = x + second.attention.out_proj(weights.to(x) @ values)
+        return self.model.head(self.model.norm(x))
+
+
+def accuracies_of_uniform(steps: int) -> list[float]:
+    """Return the accuracies of models whose layer 1 attends uniformly from step 0."""
+    how = TRAINING | {"steps": steps, "progress": False}
+    found, _ = train_many(
+        lambda: Uniform(make_model()), make_batch, how.pop("steps"), SEEDS, **how
+    )
+    return rounded([accuracy(each) for each in found])
+
+
 # --- all of it ---
 
 
@@ -248,6 +280,7 @@ def study() -> dict:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "training": TRAINING,
         "two seeds": rounded([elsewhere(models[a], models[b]) for a, b in pairs]),
+        "uniform": {str(steps): accuracies_of_uniform(steps) for steps in UNIFORM},
         "runs": runs,
     }
 

@@ -68,6 +68,8 @@ RUNS = {
     "roles": (342, "model, head", lambda s: [
         *product(["encoder"], named(6, 12)),
         *product(["language model"], named(30, 9))]),
+    "rollout": (17, "encoder, seed", lambda s: [
+        ("trained", None), *product(s.KINDS, s.SEEDS)]),
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
@@ -288,6 +290,8 @@ def test_another_text_moves_the_loss_and_its_bigram_together():
 def test_runs_of_adversary_are_whole():
     study, stored = study_of("adversary")
     assert len(stored["two seeds"]) == 28
+    assert stored["uniform"].keys() == {str(steps) for steps in study.UNIFORM}
+    assert all(len(each) == len(study.SEEDS) for each in stored["uniform"].values())
     for run in stored["runs"]:
         search = study.SEARCHES.get(run["search"])
         assert run["at"][-1] == (search or study.Search(225, 0, 0, 0)).steps
