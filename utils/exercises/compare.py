@@ -118,6 +118,7 @@ def _where(wanted: Tensor, found: Tensor) -> str:
     gap = gap.where(~torch.isclose(found, wanted, 0, 0, equal_nan=True), 0)
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
     a, b = wanted[at].item(), found[at].item()
-    digits = ".3f" if f"{a:.3f}" != f"{b:.3f}" else ".7g"
+    tried = (".3f", ".7g", ".12g")  # as many digits as tell the two apart
+    digits = next((x for x in tried if f"{a:{x}}" != f"{b:{x}}"), ".17g")
     a, b = (f"{x:{'' if isinstance(x, int) else digits}}" for x in (a, b))
     return f"at {list(at)} expected {a}, yours {b}."
