@@ -32,7 +32,7 @@ from utils.tests.helpers import need_smollm2, results, their_llama, their_result
 from utils.tests.test_models import my_attention, my_layer, my_turn
 
 CARD = ["The weather is lovely today.", "It's so sunny outside!"]
-CARD += ["He drove to the stadium."]  # of the model's card, with its similarities
+CARD += ["He drove to the stadium."]  # with similarities, in its library's guide
 LOADERS = {MINILM: pretrained.load_minilm, SMOLLM2: pretrained.load_smollm2}
 BOTH = pytest.mark.parametrize("source", LOADERS, ids=lambda x: x.package)
 
