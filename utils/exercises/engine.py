@@ -86,12 +86,12 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
 def is_untouched(function: Callable) -> bool:
     """Return whether a function's body is still nothing but `...` (or `pass`).
 
-    Of a class: whether this is so of all its methods but __init__.
+    Of a class: whether this is so of all its own methods but __init__, if it has any.
     """
     if isinstance(function, type):
         own = {n: x for n, x in vars(function).items() if isinstance(x, FunctionType)}
         own.pop("__init__", None)
-        return all(map(is_untouched, own.values()))
+        return bool(own) and all(map(is_untouched, own.values()))  # or it inherits
     for _ in range(100):  # a decorator could wrap itself
         function = getattr(function, "__wrapped__", getattr(function, "func", function))
     code = getattr(function, "__code__", None)
