@@ -12,6 +12,10 @@ REWRITTEN = (
     "03_nn_multihead_attention.ipynb",
     "04_positional_encodings.ipynb",
     "05_relative_positions.ipynb",
+    "06_transformer_block.ipynb",
+    "07_seeing_heads.ipynb",
+    "08_head_specialisation.ipynb",
+    "09_pretrained_encoder.ipynb",
 )
 SECTIONS = 6
 # A visible code cell takes half a minute, and a question of "Check yourself" two; the

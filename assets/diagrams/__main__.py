@@ -5,20 +5,25 @@ It also writes diagrams.json, their alt texts, which are their captions on a pag
 
 import json
 from inspect import getdoc
+from itertools import chain
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
 from assets.diagrams.attention_shapes import attention_shapes
 from assets.diagrams.block import block
+from assets.diagrams.composition import composition
 from assets.diagrams.drawing import save
 from assets.diagrams.query_key_value import query_key_value
 from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05
+from assets.diagrams.recaps_heads import recap_07, recap_08, recap_09
+from assets.diagrams.recaps_model import recap_06
 from assets.diagrams.split_heads import split_heads
 from assets.diagrams.transformer import LESSONS, transformer
 
-ALONE = [query_key_value, attention_shapes, split_heads, block]
+ALONE = [query_key_value, attention_shapes, split_heads, block, composition]
 ALONE += [recap_02, recap_03, recap_04, recap_05]
+ALONE += [recap_06, recap_07, recap_08, recap_09]
 
 
 def main(folder: Path = Path(__file__).parent) -> None:
@@ -27,7 +32,8 @@ def main(folder: Path = Path(__file__).parent) -> None:
     alts |= {draw.__name__: getdoc(draw) for draw in ALONE}
     alts = {name: " ".join(alt.split()) for name, alt in alts.items()}
     with plt.style.context("default"):  # whatever the reader's settings are
-        figures = [*map(transformer, LESSONS), *(draw() for draw in ALONE)]
+        plt.rcParams["figure.max_open_warning"] = 0  # a test leaves them all open
+        figures = chain(map(transformer, LESSONS), (draw() for draw in ALONE))
         for figure, (name, alt) in zip(figures, alts.items()):
             save(figure, folder, name, alt)
     text = json.dumps(alts, indent=1, ensure_ascii=False) + "\n"

@@ -70,6 +70,20 @@ def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     ax.add_patch(FancyArrowPatch(path=path, arrowstyle=style, **line))
 
 
+def panel(ax, x, width, title, method="", height=2.3):
+    """Draw a white panel with its title; with the method of a place, if it is one."""
+    box(ax, x, 0.34, width, height, "", "white", MARK if method else LINE)
+    top = 0.16 + height
+    write(ax, x + 0.12, top, title, 10, ha="left", weight="bold")
+    write(ax, x + width - 0.12, top, method, ha="right", family="monospace", size=8)
+
+
+def beside(ax, x, low, tall, name, size):
+    """Write a name above a small matrix, and its size below."""
+    write(ax, x, low + tall + 0.14, name, 9)
+    write(ax, x, low - 0.15, size, 8)
+
+
 def _look(fill, edge):
     """Return how a shape is filled and outlined; what is marked has a thick outline."""
     return {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}

@@ -13,9 +13,11 @@ from assets.diagrams.drawing import (
     VALUE,
     Rectangle,
     arrow,
+    beside,
     box,
     ground,
     matrix,
+    panel,
     signed,
     softmax,
     stack,
@@ -100,9 +102,9 @@ def recap_03():
     masks. Drawn for N = 2, L = S = 6, E = 8, H = 2.
     """
     ax = ground(HEIGHT)
-    _panel(ax, 0.15, 3.75, "parameters")
-    _panel(ax, 4.0, 2.48, "tensors")
-    _panel(ax, 6.58, 2.27, "masks")
+    panel(ax, 0.15, 3.75, "parameters")
+    panel(ax, 4.0, 2.48, "tensors")
+    panel(ax, 6.58, 2.27, "masks")
     _parameters(ax)
     _tensors(ax)
     _masks(ax)
@@ -258,9 +260,9 @@ def recap_05():
     buckets × 2 heads); ALiBi computes it from 2 slopes, one for each head.
     """
     ax, random = ground(HEIGHT), np.random.default_rng(5)
-    _panel(ax, 0.15, 2.35, "1  embeddings", "embed")
-    _panel(ax, 2.6, 2.75, "2  queries, keys", "rotate")
-    _panel(ax, 5.45, 3.4, "3  scores", "bias")
+    panel(ax, 0.15, 2.35, "1  embeddings", "embed")
+    panel(ax, 2.6, 2.75, "2  queries, keys", "rotate")
+    panel(ax, 5.45, 3.4, "3  scores", "bias")
     _added(ax, random)
     _rotated(ax)
     _biased(ax, random)
@@ -281,7 +283,7 @@ def _added(ax, random):
         (1.79, "input", tokens + table, ""),
     ):
         matrix(ax, x, LOW, signed(colours), CELL)
-        _beside(ax, x + 4 * CELL, LOW, TALL, name, "6 × 8")
+        beside(ax, x + 4 * CELL, LOW, TALL, name, "6 × 8")
         write(ax, x + 8 * CELL + 0.08, LOW + TALL / 2, then, 11)
     write(ax, 1.325, 0.74, "sinusoidal: computed", 8)
     write(ax, 1.325, 0.54, "learned: 6 rows of max_length × 8", 8)
@@ -303,7 +305,7 @@ def _rotated(ax):
         write(ax, x, 0.54, size, 8)
     angles = np.arange(6)[:, None] * [0.16, 0.016]
     matrix(ax, 3.63 - CELL, LOW, viridis(angles), CELL)
-    _beside(ax, 3.63, LOW, TALL, "angles", "6 × 2")
+    beside(ax, 3.63, LOW, TALL, "angles", "6 × 2")
     turn(ax, 4.16, middle, 0.3, 15, 75)
 
 
@@ -318,26 +320,19 @@ def _biased(ax, random):
         (6.45, "bias", bias, "1 × 2 × 6 × 6", ""),
     ):
         stack(ax, x, LOW, [signed(n, distance >= 0) for n in numbers], CELL)
-        _beside(ax, x + 0.25, LOW, TALL + 0.05, name, size)
+        beside(ax, x + 0.25, LOW, TALL + 0.05, name, size)
         write(ax, x + 0.68, middle, then, 11)
     arrow(ax, (7.4, middle), (7.02, middle))
     fine = 0.034
     learned = random.normal(0, 0.6, (32, 2)) + np.linspace(1, -1, 32)[:, None]
     matrix(ax, 7.6 - fine, middle - 16 * fine, signed(learned), fine, edge="none")
-    _beside(ax, 7.6, middle - 16 * fine, 32 * fine, "T5 table", "32 × 2")
+    beside(ax, 7.6, middle - 16 * fine, 32 * fine, "T5 table", "32 × 2")
     write(ax, 7.6, 0.54, "one row for each bucket", 8)
     write(ax, 8.0, middle, "or", 9)
     matrix(ax, 8.3, middle - 0.12, signed([[-0.8], [-0.2]]), 0.12)
-    _beside(ax, 8.36, middle - 0.12, 0.24, "ALiBi slopes", "2")
+    beside(ax, 8.36, middle - 0.12, 0.24, "ALiBi slopes", "2")
     write(ax, 8.36, 0.9, "× −distance", 8)
     write(ax, 6.25, 0.54, "then mask, softmax", 8)
-
-
-def _panel(ax, x, width, title, method=""):
-    """Draw a white panel with its title; with the method of a place, if it is one."""
-    box(ax, x, 0.34, width, 2.3, "", "white", MARK if method else LINE)
-    write(ax, x + 0.12, 2.46, title, 10, ha="left", weight="bold")
-    write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
 
 
 def _named(ax, x, colours, cell, name):
@@ -352,9 +347,3 @@ def _under(ax, x, name, size):
     """Write the name above a column of matrices, and their size below."""
     write(ax, x, TITLE, name, 10, weight="bold")
     write(ax, x, SIZE, size)
-
-
-def _beside(ax, x, low, tall, name, size):
-    """Write a name above a small matrix, and its size below."""
-    write(ax, x, low + tall + 0.14, name, 9)
-    write(ax, x, low - 0.15, size, 8)
