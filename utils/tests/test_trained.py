@@ -10,7 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from assets.studies import concatenated, stored_of, thermometers, trained
+from assets.studies import (
+    concatenated,
+    runs_of,
+    stored_of,
+    story_models,
+    thermometers,
+    trained,
+)
+from utils import pretrained
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
 from utils.positions import sinusoidal
@@ -32,7 +40,8 @@ def test_stored_weights_are_those_of_the_run_and_reach_what_it_reached(name, see
 
 def test_each_model_has_its_own_small_file_and_no_file_has_no_run():
     files = {trained.path_of(*which) for which in RUNS}
-    assert files == {*(trained.FOLDER / "trained").iterdir()}
+    stories = trained.FOLDER / "trained" / "stories.safetensors"
+    assert files | {stories} == {*(trained.FOLDER / "trained").iterdir()}
     assert len({run["sha256"] for run in RUNS.values()}) == len(files)
     sizes = [file.stat().st_size for file in files]
     assert max(sizes) < 300_000 and sum(sizes) < 1_000_000
@@ -53,6 +62,26 @@ def test_scores_of_lesson_07_are_kept_from_the_untrained_model_to_the_stored_one
         reached = trained.best_scores(model.eval())
         assert reached == pytest.approx(scores[-1], abs=0.01)
         assert max(scores[0]) < 0.2 < min(scores[-1])
+
+
+# --- the story model ---
+
+
+def test_the_story_model_is_the_stored_one_and_as_good(monkeypatch, tmp_path):
+    stored = stored_of("story_models")
+    assert stored["sha256"] == pretrained.STORIES_SHA256
+    model, (run,) = (
+        pretrained.load_story_model(),
+        runs_of(stored, seed=stored["stored"]),
+    )
+    assert not model.training
+    assert abs(story_models.held_out_loss(model) - run["loss"]) < 0.002
+    facts = story_models.accuracies(model, story_models.rows()[1][:200])
+    assert facts == pytest.approx(run["without"]["none"], abs=0.02)
+    (tmp_path / "other").write_bytes(b"other weights")
+    monkeypatch.setattr(pretrained, "STORIES", tmp_path / "other")
+    with pytest.raises(ValueError, match="another file"):
+        pretrained.load_story_model()
 
 
 # --- runs of `thermometers` and `concatenated` ---
