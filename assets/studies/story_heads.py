@@ -103,7 +103,7 @@ def run(model, seed: int) -> dict:
 def study() -> dict:
     """Return the runs of all seeds."""
     runs = [run(trained(seed)[0], seed) for seed in range(16)]
-    asked = "which heads of the story models attend to earlier colours, things, …?"
+    asked = "which heads attend to the earlier colour, thing, place or name?"
     return {
         "study": asked,
         "versions": versions(),
