@@ -89,9 +89,9 @@ def view_heads(
     """Return an interactive view of the attention of one sentence to itself, all heads.
 
     weights: a list with (heads, tokens, tokens) or (1, heads, tokens, tokens) for each
-        layer, as `record_attention` returns; or one such tensor, for one layer. They
-        are stored to 0.001.
-    tokens: the words of the sentence.
+        layer, as `record_attention` returns, and models of `transformers` as their
+        `attentions`; or one such tensor, for one layer. They are stored to 0.001.
+    tokens: the words of the sentence; of a text by `generate`, all but the last.
     mask: bool, broadcast to (tokens, tokens), True = may be attended to. It decides
         what is drawn as hidden, and the baseline: uniform attention to what is not.
     labels: a few words on some heads, by (layer, head).

@@ -1,6 +1,7 @@
 """Trials of lesson 07: what its exercises are tried with."""
 
 import torch
+from torch import nn
 
 from utils.attention import causal_mask
 
@@ -82,3 +83,84 @@ def honest(dtype):
     near = torch.tensor([[0.5] * 4, [0.0] * 4], dtype=dtype)
     nearly = torch.tensor([1, 1, 1, 1 - 2**-10])
     yield {"found": near, "copies": near * nearly[:, None, None]}
+
+
+# --- 7.4: an attention layer as far as its output layer; it cannot be called ---------
+
+
+class Layer:
+    """What an ablation needs of an attention layer; it has a hook of somebody else."""
+
+    latest = None  # the copy that the latest copied `Run` runs
+
+    def __init__(self, heads: int, head_dim: int, seed: int, dtype):
+        self.num_heads, self.head_dim = heads, head_dim
+        self.embed_dim, self.seed, self.dtype = heads * head_dim, seed, dtype
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, dtype=dtype)
+        weight = randn(self.embed_dim, self.embed_dim, seed=seed, dtype=dtype)
+        self.out_proj.weight = nn.Parameter(weight, requires_grad=False)
+        self.out_proj.bias = nn.Parameter(weight[0] / 2, requires_grad=False)
+        self.out_proj.register_forward_pre_hook(lambda *_: None)
+
+    def again(self):
+        return Layer(self.num_heads, self.head_dim, self.seed, self.dtype)
+
+    def hooks(self) -> int:
+        return len(self.out_proj._forward_pre_hooks) + len(self.out_proj._forward_hooks)
+
+    def __deepcopy__(self, memo):
+        return self.latest
+
+    def __eq__(self, other):
+        alike = all(map(torch.equal, *(x.out_proj.parameters() for x in (self, other))))
+        return alike and self.hooks() == other.hooks()
+
+    def __repr__(self):
+        return f"of {self.num_heads} heads, head_dim {self.head_dim}"
+
+
+class Stopped(RuntimeError):
+    """It says how many hooks are there when it is read, after the answer is done."""
+
+    def __init__(self, layer: Layer):
+        self.layer = layer
+
+    def __str__(self):
+        return f"the model stopped, and {self.layer.hooks()} of 1 hooks are on out_proj"
+
+
+class Run:
+    """Runs a layer's `out_proj` twice; returns what came out, and what was put in."""
+
+    def __init__(self, layer: Layer, x, stops: bool):
+        self.layer, self.x, self.stops = layer, x, stops
+        self.__name__ = "a model that stops with an error" if stops else "a model"
+
+    def __deepcopy__(self, memo):
+        self.layer.latest = self.layer.again()
+        return Run(self.layer.latest, self.x.clone(), self.stops)
+
+    def __call__(self):
+        found = [self.layer.out_proj(self.x)]
+        if self.stops:
+            raise Stopped(self.layer)
+        found.append(self.layer.out_proj(self.x))
+        return torch.cat(found), self.x
+
+
+@trials("7.4", gradients=False)
+def ablations(dtype):
+    # texts, length, heads, head_dim, head; then texts and length of `outputs`
+    cases = [(1, 4, 3, 2, 1, None), (2, 5, 4, 3, 3, (3, 6)), (2, 3, 4, 2, 0, (2, 3))]
+    cases += [(3, 2, 2, 5, 0, None), (1, 6, 4, 4, 2, (4, 1)), (2, 2, 1, 3, 0, (1, 5))]
+    cases += [(2, 4, 3, 3, 1, (2, 4)), (2, 3, 5, 2, 4, None), (2, 4, 3, 4, 1, (2, 3))]
+    for stops in (False, True):
+        for seed, (texts, length, heads, size, head, others) in enumerate(cases):
+            layer = Layer(heads, size, seed, dtype)
+            x = randn(texts, length, heads * size, seed=20 + seed, dtype=dtype)
+            outputs = None
+            if others is not None:
+                shape = others[0], heads, others[1], size
+                outputs = 1 + randn(*shape, seed=40 + seed, dtype=dtype)
+            run = Run(layer, x, stops)
+            yield {"run": run, "layer": layer, "head": head, "outputs": outputs}

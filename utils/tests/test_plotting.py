@@ -15,6 +15,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from utils import plotting
 from utils.plotting import (
@@ -108,6 +109,9 @@ REFUSED = [
     (ValueError, "NaN", lambda: plot_heads(EACH * torch.nan)),
     (ValueError, "one sentence", lambda: plot_heads([EACH.expand(2, 3, 3, 3)])),
     (ValueError, "one sentence", lambda: plot_heads([EACH, EACH[..., :2]])),
+    (ValueError, "a tuple holds no", lambda: plot_heads(())),  # without "eager"
+    (ValueError, "a NoneType holds no", lambda: plot_heads([(EACH, None)])),
+    (ValueError, "a dict holds no", lambda: plot_heads({"attentions": [EACH]})),
 ]
 
 
@@ -167,6 +171,20 @@ def test_layers_are_rows_and_heads_columns_on_one_scale():
         assert plot_heads([layer]).axes[0].get_ylabel() == "layer 0"
         alone = plot_heads(layer).axes[0]
         assert alone.get_title() == "head 0" and alone.get_ylabel() == ""
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_steps_of_generate_are_drawn_as_one_text(use_cache):
+    sizes = {"vocab_size": 9, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    tokens = {"bos_token_id": 0, "eos_token_id": None}
+    gpt = GPT2LMHeadModel(GPT2Config(attn_implementation="eager", **sizes, **tokens))
+    options = {"output_attentions": True, "return_dict_in_generate": True}
+    options |= {"max_new_tokens": 4, "do_sample": False, "use_cache": use_cache}
+    wrote = gpt.eval().generate(torch.tensor([[3, 1, 2]]), **options)
+    at_once = gpt(wrote.sequences[:, :-1], output_attentions=True).attentions
+    drawn = panels(plot_heads(wrote.attentions, list("abcdef")))
+    for ax, expected in zip(drawn, torch.cat(at_once).flatten(0, 1), strict=True):
+        torch.testing.assert_close(torch.from_numpy(cells(ax).data), expected.detach())
 
 
 def test_the_first_query_is_on_top_and_the_first_key_left():

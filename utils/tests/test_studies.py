@@ -73,6 +73,7 @@ RUNS = {
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
+    "seen_heads": (16, "seed", lambda s: [(seed,) for seed in range(16)]),
     "story_models": (16, "seed", lambda s: [(seed,) for seed in s.SEEDS]),
     "story_variants": (40, "variant, seed", lambda s: product(s.VARIANTS, s.SEEDS)),
     "thermometers": (112, "kind, seed", lambda s: [
@@ -117,6 +118,7 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
         ("specialisation", 64, ["kind", "curve"]),
         ("thermometers", 112, ["kind", "curve"]),
         ("number_of_heads", 80, ["heads", "head_dim", "steps", "curve"]),
+        ("seen_heads", 16, ["scores"]),
         ("story_models", 16, ["losses"]),
         ("concatenated", 64, ["way", "features", "steps", "near", "far"]),
     ],

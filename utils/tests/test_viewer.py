@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
+from utils.recording import record_attention
 from utils.tests.helpers import HOSTILE, WORDS, heads
 from utils.viewer import CODES, DIGITS, SHORT, view_heads
 from utils.words import visible
@@ -231,7 +233,7 @@ REFUSED = [
     ("one sentence", lambda w: w.expand(2, 2, 5, 5), {}),
     ("one sentence", lambda w: w[0], {}),
     (r"list\(weights\)", lambda w: w.expand(3, 2, 5, 5), {}),
-    ("one sentence", lambda w: [], {}),
+    ("output_attentions=True", lambda w: [], {}),
     ("one sentence", lambda w: [w, w[..., :4]], {}),
     ("NaN", lambda w: w * torch.nan, {}),
     ("after the softmax", lambda w: w - 0.5, {}),
@@ -262,6 +264,15 @@ def test_what_would_be_a_false_view_is_refused(says, weights, options):
     some = weights(some) if weights else some
     with pytest.raises((ValueError, TypeError), match=says):
         view_heads(some, **{"tokens": WORDS} | options)
+
+
+def test_a_bert_of_transformers_is_seen_as_it_attends():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=9, attn_implementation="eager", **sizes)
+    bert, ids = BertModel(config).eval(), torch.tensor([[1, 2, 3, 4, 5]])
+    view = view_heads(bert(ids, output_attentions=True).attentions, WORDS)
+    # ours takes them by hooks
+    assert html_of(view) == html_of(view_heads(record_attention(bert, ids), WORDS))
 
 
 def test_half_precision_and_gradients_are_welcome_and_nothing_is_edited():
