@@ -15,10 +15,12 @@ this list, and says in its first line, which stands here, what lives there:
       Models of the course, made of blocks: a causal language model, and BERT's encoder.
   own.py <- attention, masks, positions
       Your own functions in the place of the course's, inside a whole model.
-  pretrained.py <- models, positions
-      Two pretrained models: their files found and verified, on the course's layers.
   data.py
       Data of the course: small tasks with a known answer, and the text inside Python.
+  stories.py <- data
+      Very short stories, written by a small grammar: what they say agrees with itself.
+  pretrained.py <- models, positions, stories
+      Trained models: their files found and verified, on the course's layers.
   training.py <- recording
       Training: a plain loop for one model, and the same loop for many copies at once.
   heads.py <- attention, masks, recording

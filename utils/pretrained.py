@@ -1,4 +1,4 @@
-"""Two pretrained models: their files found and verified, on the course's layers.
+"""Trained models: their files found and verified, on the course's layers.
 
 MiniLM, an encoder: ``sentence-transformers/all-MiniLM-L6-v2`` (licence Apache-2.0),
 every second layer of a 12-layer student that was distilled from a larger transformer
@@ -6,6 +6,7 @@ every second layer of a 12-layer student that was distilled from a larger transf
 SmolLM2, a language model: ``HuggingFaceTB/SmolLM2-135M-Instruct`` (licence Apache-2.0;
 Allal et al. 2025, *SmolLM2*), a decoder built as Llama is (Touvron et al. 2023), its
 weights rounded to 4 bits; one file in the GGUF format, with the tokenizer in it.
+And the course's own story model of lesson 06, which `assets/studies` has trained.
 
 Nothing is unpickled. No weight is used before the SHA-256 of its file is confirmed, and
 no token before that of the vocabulary. Lessons without SmolLM2 do not need `gguf`.
@@ -30,12 +31,15 @@ from torch import Tensor
 
 from utils.models import CausalLM, Encoder
 from utils.positions import Rotary
+from utils.stories import VOCAB
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 VOCABULARY_SHA256 = "0f052197aac305fe42f378b5c61554b7bacb34b8be4af83fec2cfdcdffbc9973"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+STORIES_SHA256 = "4227b5843ac1ac0a1451af51407dab437e968b3a2d1e23e709a180087cc7b4d3"
+STORIES = "assets/studies/trained/stories.safetensors"  # in the course's folder
 PIP = f'"{sys.executable}" -m pip install'  # for the Python that runs this
 
 
@@ -165,6 +169,22 @@ def load_smollm2() -> LanguageModel:
         fields, weights = read_gguf(file)
     with _text_will_do():
         return LanguageModel(llama(fields, weights), _bpe_tokenizer(fields))
+
+
+def load_story_model() -> CausalLM:
+    """Return the model of lesson 06, trained on the stories of `stories.py`.
+
+    In evaluation mode, with 2 blocks of 4 heads. Its weights were stored in half
+    precision: assets/studies/story_models.py trained them.
+    Raises ValueError if the file is another.
+    """
+    path = Path(__file__).parents[1] / STORIES
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != STORIES_SHA256:
+        raise ValueError(f"{path} is another file: restore it, e.g. by `git checkout`.")
+    model = CausalLM(len(VOCAB), 128, 4, 2, position=Rotary(32))
+    model.load_state_dict(safetensors.torch.load(data))
+    return model.eval()
 
 
 @contextmanager

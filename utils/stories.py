@@ -1,0 +1,345 @@
+"""Very short stories, written by a small grammar: what they say agrees with itself.
+
+Two children, a thing with a colour, places and boxes. A `Story` knows where everybody
+is and who has the thing. So it knows which sentences can come next, and with which
+probability: this writes stories, and it says how probable a text is.
+"""
+
+import copy
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from utils.data import IGNORED, SPLIT
+
+WHO = {"girl": ("She", "her"), "boy": ("He", "him")}
+FIRST = "Alex Billie Charlie Kim Max Robin".split()  # names of girls and of boys
+SECOND = "Andy Jo Lou Nicky Sam Toni".split()
+LOOKS = "big black blue brown green new pink red shiny small white yellow".split()
+THINGS = "ball bell boat book cup doll drum hat key kite lamp ring".split()
+PLACES = "attic barn forest garden kitchen park school yard".split()
+BOXES = "bag basket box bucket drawer".split()
+# event: how it is told. {A} does it, and is a name, or She or He for the child that the
+# sentence before was about; {b} is the other child.
+TOLD = """
+start: There was a {who} named {a}. {She} had a {thing}. \
+{She} had a friend, a {other} named {b}.
+start: Once a {who} named {a} got a {thing}. {She} loved it. \
+{She} lived next door to a {other} named {b}.
+go: {A} went to the {place}.
+go: {A} ran to the {place}.
+come: {A} came to the {place}, too.
+come: {A} followed {b} to the {place}.
+lose: {A} lost the {thing} in the {place}. {She} was sad.
+lose: {A} played in the {place} and lost the {thing}. {She} cried.
+find: {A} found the {thing} in the {place}. {She} was happy.
+find: {A} looked around the {place} and saw the {thing}. {She} took it.
+hide: {A} hid the {thing} in a {place}.
+hide: {A} put the {thing} in a {place}.
+open: {A} looked in the {place} and found the {thing}.
+open: {A} opened the {place} and took the {thing}.
+give: {A} gave the {thing} to {b}. "Thank you!" said {b}.
+give: {A} gave {b} the {thing}. {b} was happy.
+ask: {A} asked {b} for the {thing}. {b} gave it to {her}.
+ask: {A} wanted the {thing}. {b} said yes and gave it to {her}.
+play: {A} and {b} played with the {thing}.
+play: {A} and {b} had fun with the {thing}. They laughed.
+had: At night, {place} had the {thing}.
+had: When the moon came up, {place} had the {thing}.
+lay: At night, the {thing} was still in the {place}.
+lay: Nobody took the {thing} home. It was in the {place}."""
+WORDINGS: dict[str, list[str]] = {}
+for _event, _wording in (line.split(": ", 1) for line in TOLD.strip().splitlines()):
+    WORDINGS.setdefault(_event, []).append(_wording)
+SLOTS = {  # what can stand in the place of a word in braces
+    "who": [*WHO],
+    "other": [*WHO],
+    "a": FIRST,
+    "b": FIRST + SECOND,
+    "A": [*FIRST, *SECOND, "She", "He"],
+    "She": ["She", "He"],
+    "her": ["her", "him"],
+    "thing": [f"{look} {thing}" for look in LOOKS for thing in THINGS],
+    "place": PLACES + BOXES + FIRST + SECOND,
+}
+ENDS = ("had", "lay")
+EVENTS = 5  # of a story, after its start and before its end
+STARTS = len(FIRST) * len(SECOND) * len(WHO) ** 2 * len(SLOTS["thing"])
+
+
+class Story:
+    """What is true at some point of a story.
+
+    who: {the first child: "girl" or "boy", the second: …}. thing: e.g. "yellow kite".
+    at: where children and boxes are. keeper: the child, place or box that has the
+    thing. last: whom the last sentence was about. event, events: the last; how many.
+    """
+
+    def __init__(self, who: dict[str, str], thing: str):
+        self.who, self.thing, (a, b) = who, thing, who
+        self.at, self.keeper, self.last = {a: "home", b: "the other home"}, a, a
+        self.event, self.events = "start", 0
+
+    def places(self, doer: str, other: str) -> dict[str, list]:
+        """Return {event: where a child can do it now}; None: the place is not said."""
+        here, there, keeper = self.at[doer], self.at[other], self.keeper
+        out, together, new = here in PLACES, here == there, doer != self.last
+        leave = keeper == doer and out and self.event not in ("find", "open")
+        boxed = keeper in BOXES and self.at[keeper] == here
+        share, wish = keeper == doer and together, keeper == other and together
+        can = {
+            "go": PLACES if not out and there not in PLACES else [],
+            "come": [there] if there in PLACES and not together else [],
+            "lose": [here] if leave else [],
+            "find": [here] if keeper == here and new else [],
+            "hide": BOXES if leave else [],
+            "open": [keeper] if boxed and new else [],
+            "give": [None] if share and self.event != "ask" else [],
+            "ask": [None] if wish and self.event != "give" else [],
+            "play": [None] if share else [],
+        }
+        return {e: where for e, where in can.items() if where and e != self.event}
+
+    def happen(self, event: str, doer: str, other: str, place: str | None) -> None:
+        """Change what is true, as an event does."""
+        takers = {"lose": place, "hide": place, "give": other}
+        takers |= dict.fromkeys(("find", "open", "ask"), doer)
+        self.keeper = takers.get(event, self.keeper)
+        if event in ("go", "come"):
+            self.at[doer] = place
+        if event == "hide":
+            self.at[place] = self.at[doer]
+        self.last = {"give": other, "ask": other, "play": None}.get(event, doer)
+        self.event, self.events = event, self.events + 1
+
+    def tell(self, event: str, doer: str, other: str, place: str | None) -> list[str]:
+        """Return the sentences that can tell an event."""
+        she, her = WHO[self.who[doer]]
+        words = {"A": she if doer == self.last else doer, "She": she, "her": her}
+        words |= {"a": doer, "b": other, "thing": self.thing, "place": place}
+        words |= {"who": self.who[doer], "other": self.who[other]}
+        return [wording.format(**words) for wording in WORDINGS[event]]
+
+    def next(self) -> list[tuple[float, str, tuple]]:
+        """Return (probability, sentence, event) of all that can come next.
+
+        An event is drawn among those that are possible, then who does it, then a place,
+        then a wording, each with the same probability. The end is no event: ().
+        """
+        a, b = self.who
+        can = {pair: self.places(*pair) for pair in ((a, b), (b, a))}
+        events = [e for e in WORDINGS if any(e in where for where in can.values())]
+        if self.events == EVENTS or not events:
+            told = self.tell(ENDS[self.keeper not in self.who], a, b, self.keeper)
+            return [(1 / len(told), sentence, ()) for sentence in told]
+        found = []
+        for event in events:
+            doers = [pair for pair in can if event in can[pair]]
+            for pair in doers:
+                for place in can[pair][event]:
+                    told = self.tell(event, *pair, place)
+                    p = 1 / (len(events) * len(doers) * len(can[pair][event]))
+                    what = (event, *pair, place)
+                    found += [(p / len(told), sentence, what) for sentence in told]
+        return found
+
+
+def write_stories(count: int, seed: int) -> list[str]:
+    """Return independent stories, each in one line.
+
+    >>> write_stories(1, seed=0)[0][:28]
+    'There was a girl named Robin'
+    """
+    rng = random.Random(seed)
+    return [_write(rng) for _ in range(count)]
+
+
+def surprise(text: str) -> float:
+    """Return -log of the probability that the grammar writes this story; inf: never.
+
+    It counts all ways to write it. The sum over many stories, divided by the number of
+    their tokens, is the lowest loss that any model can reach on them, in the mean.
+    """
+    event, said = next(_sentences(text), (None, {}))
+    if event != "start" or said["b"] not in SECOND:
+        return math.inf
+    story = _started(said)
+    told = story.tell("start", *story.who, None)
+    rests = [text[len(x) + 1 :] for x in told if text.startswith(f"{x} ")]
+    p = sum(_probability(story, rest) for rest in rests) / len(told) / STARTS
+    return -math.log(p) if p else math.inf
+
+
+def is_right(text: str) -> bool:
+    """Return whether the grammar can write this story: no error, from start to end."""
+    return surprise(text) < math.inf
+
+
+def check_story(text: str) -> dict[str, tuple[int, int]]:
+    """Return {kind of statement: (how many are right, how many there are)}.
+
+    "form": is it a sentence of the grammar, in its place? "name", "pronoun": does it
+    name the children rightly? "colour", "thing": of what there was. "owner", "place":
+    are thing and children where this can happen? "end": who has the thing at last?
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    story, ended = None, False
+    for event, said in _sentences(text):
+        found = [("form", False)]
+        if event == "start" and story is None and said["a"] != said["b"]:
+            story = _started(said)
+            found = [("form", True), ("pronoun", said["She"] == WHO[said["who"]][0])]
+        elif event not in (None, "start") and story is not None and not ended:
+            found, ended = [("form", True), *_judge(story, event, said)], event in ENDS
+        for kind, right in found:
+            r, n = counts.get(kind, (0, 0))
+            counts[kind] = (r + right, n + 1)
+    return counts
+
+
+def encode(texts: list[str]) -> Tensor:
+    """Return ids (stories, length): each begins and ends with "\\n"; then 0, no token.
+
+    So `encode([text])[:, :-1]` is the beginning of a story that can go on.
+
+    >>> encode(["There was a girl."])
+    tensor([[  1, 116, 103,  22,  56, 113,   1]])
+    """
+    rows = [SPLIT["words"](f"\n{text}\n") for text in texts]
+    unknown = {token for row in rows for token in row} - NUMBER.keys()
+    if unknown:
+        raise ValueError(
+            f"the stories have no {sorted(unknown)}; VOCAB is all they have."
+        )
+    longest = max(map(len, rows), default=0)
+    ids = [[NUMBER[x] for x in row] + [0] * (longest - len(row)) for row in rows]
+    return torch.tensor(ids, dtype=torch.int64).view(len(rows), longest)
+
+
+def decode(ids: Tensor) -> str:
+    """Return the text of ids (length,), without white space around it."""
+    return "".join(VOCAB[i] for i in ids.tolist()).strip()
+
+
+def next_tokens(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a language model gets of rows (stories, length), and its targets.
+
+    Both (stories, length - 1). Where there is no token, the target does not count.
+    """
+    return rows[:, :-1], rows[:, 1:].masked_fill(rows[:, 1:] == 0, IGNORED)
+
+
+def _pick(rng: random.Random, options: list):
+    """Return one of them, the same in every version of Python."""
+    return options[int(rng.random() * len(options))]
+
+
+def _write(rng: random.Random) -> str:
+    a, b = _pick(rng, FIRST), _pick(rng, SECOND)
+    who = {a: _pick(rng, SLOTS["who"]), b: _pick(rng, SLOTS["who"])}
+    story = Story(who, _pick(rng, SLOTS["thing"]))
+    told, what = [_pick(rng, story.tell("start", a, b, None))], None
+    while what != ():
+        ways = story.next()
+        _, sentence, what = rng.choices(ways, [p for p, *_ in ways])[0]
+        told.append(sentence)
+        if what:
+            story.happen(*what)
+    return " ".join(told)
+
+
+def _probability(story: Story, rest: str) -> float:
+    """Return the probability that a story goes on with this text, and ends with it."""
+    total = 0.0
+    for p, sentence, what in story.next():
+        if what and rest.startswith(f"{sentence} "):
+            after = copy.deepcopy(story)
+            after.happen(*what)
+            total += p * _probability(after, rest[len(sentence) + 1 :])
+        elif not what and rest == sentence:
+            total += p
+    return total
+
+
+def _started(said: dict[str, str]) -> Story:
+    """Return the story that begins with what a start says."""
+    return Story({said["a"]: said["who"], said["b"]: said["other"]}, said["thing"])
+
+
+def _sentences(text: str) -> Iterator[tuple[str | None, dict]]:
+    """Yield (event, what stands in its braces) of each sentence, or (None, {})."""
+    rest = text.strip()
+    while rest:
+        tried = ((event, pattern.match(rest)) for event, pattern in PATTERNS)
+        event, match = next((x for x in tried if x[1]), (None, None))
+        match = match or re.match(r"[^.!?]*[.!?]*\W*", rest)  # the next sentence
+        rest = rest[match.end() :].lstrip()
+        yield event, match.groupdict()
+
+
+def _judge(story: Story, event: str, said: dict[str, str]) -> list[tuple[str, bool]]:
+    """Return (kind of statement, is it right?) of a sentence; then it has happened."""
+    found, place, at = [], said.get("place"), story.at
+    if "thing" in said:
+        same = map(str.__eq__, said["thing"].split(), story.thing.split())
+        found += zip(("colour", "thing"), same)
+    if event in ENDS:
+        return [*found, ("end", place == story.keeper)]
+    pronoun = said["A"] in ("She", "He")
+    doer = story.last if pronoun else said["A"]
+    known = doer in story.who
+    right = known and (not pronoun or said["A"] == WHO[story.who[doer]][0])
+    found.append(("pronoun" if pronoun else "name", right))
+    if not known:
+        return found
+    (other,) = story.who.keys() - {doer}
+    if "b" in said:
+        found.append(("name", said["b"] == other))
+    for word in said.keys() & {"She", "her"}:
+        found.append(("pronoun", said[word] in WHO[story.who[doer]]))
+    keeper = {"ask": other, "find": place, "open": place}.get(event, doer)
+    if event not in ("go", "come"):
+        found.append(("owner", keeper == story.keeper))
+    meet = at[doer] == at[other]
+    where = {"go": at[doer] not in PLACES, "open": at.get(place) == at[doer]}
+    where |= {"come": place == at[other] and not meet, "hide": at[doer] in PLACES}
+    where |= dict.fromkeys(("lose", "find"), place == at[doer])
+    found.append(("place", where.get(event, meet)))  # give, ask, play: do they meet?
+    story.happen(event, doer, other, place)
+    return found
+
+
+def _pattern(wording: str) -> re.Pattern:
+    """Return a regular expression for a wording, with any of its words in braces."""
+    seen = set()
+
+    def group(match: re.Match) -> str:
+        name = match[1]
+        if name in seen:
+            return f"(?P={name})"
+        seen.add(name)
+        return f"(?P<{name}>{'|'.join(SLOTS[name])})"
+
+    return re.compile(re.sub(r"\\{(\w+)\\}", group, re.escape(wording)) + r"(?!\S)")
+
+
+def _tokens() -> set[str]:
+    """Return the tokens of all sentences, with any of the words in their braces."""
+    found, first = set(), {name: options[0] for name, options in SLOTS.items()}
+    for event, wordings in WORDINGS.items():
+        before = "\n" if event == "start" else " "
+        for wording, (name, options) in itertools.product(wordings, SLOTS.items()):
+            for option in options:
+                text = before + wording.format(**first | {name: option})
+                found.update(SPLIT["words"](text))
+    return found
+
+
+PATTERNS = [(event, _pattern(x)) for event, xs in WORDINGS.items() for x in xs]
+VOCAB = ["", *sorted(_tokens())]  # id 0 is no token
+NUMBER = {token: i for i, token in enumerate(VOCAB)}
