@@ -38,7 +38,7 @@ def composition():
     _found(ax)
     note = "K-composition: score of the second A for B  =  "
     note += r"$(A\,W_q^{(1)}) \cdot (A\,W_v^{(0)} W_o^{(0)} W_k^{(1)})$"
-    write(ax, 4.5, 0.28, f"{note},  both made of the token A", 9)
+    write(ax, 4.5, 0.28, f"{note},  both made of the token A; norms left out", 9)
     return ax.figure
 
 

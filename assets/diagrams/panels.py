@@ -1,4 +1,7 @@
-"""Draws what a lesson is about, enlarged; a panel's docstring is its alt text."""
+"""Draws what a lesson is about, enlarged; a panel's docstring is its alt text.
+
+The panels of lessons 06 to 09 are in panels_heads.py.
+"""
 
 import numpy as np
 
@@ -7,7 +10,6 @@ from assets.diagrams.drawing import (
     KEY,
     MARK,
     MARKED,
-    PALE,
     QUERY,
     QUIET,
     TOKENS,
@@ -24,7 +26,6 @@ from assets.diagrams.drawing import (
 )
 
 CODE = {"family": "monospace", "size": 8}
-CAUSAL = np.tri(6, dtype=bool)
 
 
 def one_head(ax):
@@ -181,114 +182,6 @@ def _rotation(ax, x, y):
         box(ax, *((x, y) + 0.66 * way - 0.11), 0.22, 0.22, letter, colour)
 
 
-def block(ax):
-    """Map of the transformer, lesson 06: the transformer block. The residual stream is
-    the grey arrow. Attention and the MLP, each after a layer norm, read from the stream
-    and add their outputs to it. (The model of this lesson has no positional encodings
-    at the bottom: its positions enter inside attention.)
-    """
-    stream = 0.95
-    arrow(ax, (0.1, stream), (5.55, stream), width=5, colour="#b0b0b0")
-    for x, name, steps, does in (
-        (0.3, "multi-head attention", ("q, k, v", "heads", "project"), "mixes tokens"),
-        (3.0, "MLP", ("linear", "GELU", "linear"), "each token by itself"),
-    ):
-        arrow(ax, (x + 0.4, stream), (x + 0.4, 1.4))
-        box(ax, x, 1.4, 0.8, 0.28, "layer norm", size=8)
-        arrow(ax, (x + 0.4, 1.68), (x + 0.4, 2.1))
-        box(ax, x, 2.1, 2.34, 1.25, "", MARKED, MARK)
-        write(ax, x + 1.17, 3.15, name, weight="bold")
-        for i, step in enumerate(steps):
-            box(ax, x + 0.1 + 0.76 * i, 2.58, 0.62, 0.3, step, "white")
-            if i:
-                arrow(ax, (x + 0.76 * i - 0.04, 2.73), (x + 0.1 + 0.76 * i, 2.73))
-        write(ax, x + 1.17, 2.3, does)
-        arrow(ax, (x + 1.93, 2.1), (x + 1.93, stream + 0.13))
-        plus(ax, x + 1.93, stream, MARKED, MARK, 0.13)
-    write(ax, 2.8, 0.45, "residual stream: one vector of embed_dim numbers per token")
-
-
-def seen(ax):
-    """Map of the transformer, lesson 07: seeing heads. The attention weights of 1 head
-    as a heat map, with a row for each query and a column for each key, and 3 more heads
-    of its layer on the same scale from 0 to 1. Masked cells are hatched.
-    """
-    heads = example(1, 0, 0), example(0, 0, 1), example(9, 3, 2), example(9, 0, 3)
-    cell, x, y = 0.4, 0.95, 0.72
-    write(ax, x + 1.2, 3.38, "head 0", weight="bold")
-    matrix(ax, x, y, viridis(heads[0], CAUSAL), cell)
-    for i, token in enumerate(TOKENS):
-        write(ax, x + (i + 0.5) * cell, y - 0.12, token)
-        write(ax, x - 0.08, y + (5.5 - i) * cell, token, ha="right")
-    write(ax, x + 1.2, y - 0.38, "key", weight="bold")
-    write(ax, 0.3, y + 1.2, "query", weight="bold", rotation=90, va="center")
-    for head in (1, 2, 3):
-        low = 3.62 - 1.1 * head
-        matrix(ax, 3.85, low, viridis(heads[head], CAUSAL), 0.125)
-        write(ax, 4.22, low + 0.86, f"head {head}", weight="bold")
-    matrix(ax, 5.1, 0.72, viridis(np.linspace(1, 0, 60)[:, None]), 0.04, edge="none")
-    write(ax, 5.12, 0.6, "0")
-    write(ax, 5.12, 3.24, "1")
-
-
-def specialised(ax):
-    """Map of the transformer, lesson 08: head specialisation. In 2 layers of 4 heads, 2
-    heads are marked: one of layer 0 attends to the previous token, and one of layer 1,
-    the induction head, to the token after the earlier A.
-    """
-    chosen = {(0, 3): np.eye(5, k=-1), (1, 3): np.zeros((5, 5))}
-    chosen[0, 3][0, 0] = chosen[1, 3][4, 1] = 1
-    chosen[1, 3][:4, 0] = 1  # nothing to repeat yet: the first token
-    mask, random = np.tri(5, dtype=bool), np.random.default_rng(0)
-    for layer, low in ((0, 1.78), (1, 2.74)):
-        write(ax, 0.5, low + 0.35, f"layer {layer}")
-        for head in range(4):
-            x, scores = 0.95 + 0.88 * head, random.normal(0, 1, (5, 5))
-            weights = softmax(np.where(mask, scores, -np.inf))
-            if (layer, head) in chosen:
-                weights = chosen[layer, head]
-                box(ax, x - 0.08, low - 0.08, 0.86, 0.86, "", MARKED, MARK)
-            matrix(ax, x, low, viridis(weights, mask), 0.14)
-    box(ax, 4.5, 2.81, 1.0, 0.56, "induction\nhead", "white", MARK)
-    box(ax, 4.5, 1.85, 1.0, 0.56, "previous-\ntoken head", "white", MARK, 8)
-    for i, letter in enumerate("ABCDAB"):
-        new = {"fill": "white"} if i < 5 else {"fill": "none", "edge": MARK}
-        box(ax, 0.95 + 0.7 * i, 0.55, 0.5, 0.3, letter, **new)
-    line = {"colour": MARK, "width": 1.8}
-    arrow(ax, (4.0, 0.85), (4.0, 1.2), (1.9, 1.2), (1.9, 0.85), **line)
-    arrow(ax, (1.9, 0.55), (1.9, 0.32), (1.2, 0.32), (1.2, 0.55), **line)
-    arrow(ax, (4.25, 0.7), (4.45, 0.7))
-    write(ax, 2.95, 1.36, "attends to the token after the earlier A", 8)
-    write(ax, 2.0, 0.32, "attends to the previous token", 8, ha="left")
-    write(ax, 4.7, 0.4, "predicted", 8)
-
-
-def encoder(ax):
-    """Map of the transformer, lesson 09: a pretrained encoder of 6 layers with 12 heads
-    each. Which of its 72 attention heads connect words that grammar connects?
-    """
-    places = 0.52 + 0.92 * np.arange(6)
-    for x, token in zip(places, TOKENS):
-        box(ax, x - 0.32, 2.2, 0.64, 0.3, token, "white")
-    for start, end, top, relation in (  # from the word to its head
-        (places[0], places[1] - 0.12, 2.82, "det"),
-        (places[1] + 0.12, places[2] - 0.12, 2.82, "nsubj"),
-        (places[4], places[5] - 0.2, 2.82, "det"),
-        (places[3], places[5] - 0.04, 3.16, "case"),
-        (places[5] + 0.14, places[2] + 0.12, 3.5, "obl"),
-    ):
-        arrow(ax, (start, 2.5), (start, top), (end, top), (end, 2.5))
-        width = 0.08 + 0.068 * len(relation)
-        x = (start + end - width) / 2
-        box(ax, x, top - 0.1, width, 0.2, relation, PALE, PALE, 8)
-    matrix(ax, 0.95, 0.4, [[MARKED] * 12] * 6, 0.25)
-    write(ax, 0.6, 0.53, "layer 0")
-    write(ax, 0.6, 1.78, "layer 5")
-    write(ax, 2.45, 0.26, "12 heads in each of 6 layers")
-    question = "Which of the\n72 attention heads\nfollow an arc?"
-    box(ax, 4.15, 0.7, 1.35, 0.9, question, "white")
-
-
 def cache(ax):
     """Map of the transformer, lesson 10: fast attention. The keys and values of 5
     earlier tokens are kept in a cache, so that a new token computes 1 query, 1 key and
@@ -346,14 +239,6 @@ def language_model(ax):
 
 
 # --- parts of them ---
-
-
-def example(offset: int, first: float, noise: int) -> np.ndarray:
-    """Return the weights of a causal head that prefers an offset, or the first key."""
-    scores = np.random.default_rng(noise).normal(0, 0.5, (6, 6))
-    scores += 3 * np.eye(6, k=-offset)
-    scores[:, 0] += first
-    return softmax(np.where(CAUSAL, scores, -np.inf))
 
 
 def sinusoidal(length, dim=8, base=10000) -> np.ndarray:

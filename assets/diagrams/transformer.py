@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from assets.diagrams import panels
+from assets.diagrams import panels, panels_heads
 from assets.diagrams.drawing import (
     INK,
     KEY,
@@ -73,10 +73,10 @@ LESSONS = {
     3: Lesson("nn.MultiheadAttention", HEADS, panels.pytorch),
     4: Lesson("positional encodings", POSITIONAL, panels.encodings),
     5: Lesson("relative positions", POSITIONAL | HEADS, panels.three_places),
-    6: Lesson("the transformer block", IN_BLOCK, panels.block),
-    7: Lesson("seeing heads", HEADS, panels.seen),
-    8: Lesson("head specialisation", HEADS, panels.specialised, "2"),
-    9: Lesson("a pretrained encoder", ENCODER, panels.encoder, "6"),
+    6: Lesson("the block, and a model that writes", WHOLE, panels_heads.block, "2"),
+    7: Lesson("seeing heads", HEADS, panels_heads.seen, "2"),
+    8: Lesson("head specialisation", HEADS, panels_heads.specialised, "2"),
+    9: Lesson("a pretrained encoder", ENCODER, panels_heads.encoder, "6"),
     10: Lesson("fast attention", HEADS, panels.cache),
     11: Lesson("a language model", WHOLE, panels.language_model, "30"),
 }
