@@ -291,13 +291,14 @@ def losses(dtype):
 class Model:
     """run(ids, change): logits for the next token, of a model with one layer of heads.
 
-    Each head mixes what stands before in its own way, and the logits need all positions.
+    What one head at one position does depends on all others: nothing is a plain sum.
     """
 
     def __init__(self, vocab, heads, head_dim, seed, dtype):
         size, self.heads = heads * head_dim, heads
         self.table = randn(vocab, size, seed=seed, dtype=dtype)
         self.mix = randn(heads, 9, 9, seed=seed + 1, dtype=dtype)
+        self.inner = randn(size, size, seed=seed + 3, dtype=dtype) / size**0.5
         self.out = randn(size, vocab, seed=seed + 2, dtype=dtype) / size**0.5
         self.__name__ = f"a model of {heads} heads, head_dim {head_dim}"
 
@@ -319,8 +320,9 @@ class Model:
                     f"it returned {given}."
                 )
             outputs = new
-        y = outputs.transpose(1, 2).flatten(2).tanh()  # (1, length, size)
-        return (0.5 * y[0].mean(dim=0) + y[0, -1]) @ self.out  # (vocab,)
+        y = (outputs.transpose(1, 2).flatten(2) @ self.inner).tanh()[0]
+        y = (y[-1] + 2 * y.mean(dim=0)) @ self.inner  # (size,)
+        return y.tanh() @ self.out  # (vocab,)
 
 
 @trials("8.6", gradients=False)
