@@ -67,6 +67,7 @@ RUNS = {
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
+    "story_heads": (16, "seed", lambda s: product(s.SEEDS)),
     "thermometers": (112, "kind, seed", lambda s: [
         (name, seed) for name, kind in s.KINDS.items() for seed in kind.seeds]),
     "trained": (11, "model, seed", lambda s: [
