@@ -20,7 +20,14 @@ SEEDS = list(range(16))
 CHECKED = 0  # --check repeats this seed
 HEADS = [f"{block}.{head}" for block in range(2) for head in range(4)]
 COLOURS = torch.tensor([NUMBER[f" {look}"] for look in LOOKS])
-SETTINGS = {"stories": 400, "seed": 2, "pairs": 100, "distances": [5, 60]}
+SETTINGS = {
+    "stories": 400,
+    "seed": 2,
+    "pairs": 100,
+    "distances": [5, 60],
+    "heads": HEADS,
+    "looks": LOOKS,
+}
 KEY = ("seed",)
 MARGIN = {"chosen": 0, "weight": 0.05, "colour without": 0.08, "restored": 0.05}
 
@@ -282,7 +289,7 @@ def study() -> dict:
     return {
         "study": "which head of a story model carries the colour",
         "versions": versions(),
-        "settings": SETTINGS | {"heads": HEADS, "looks": LOOKS},
+        "settings": SETTINGS,
         "seeds": SEEDS,
         "runs": runs,
     }
