@@ -22,14 +22,16 @@ from assets.diagrams.drawing import (
 BOLD = {"weight": "bold"}
 FLOW = {"colour": MARK, "width": 1.8}
 STORY = "⏎ There was a girl named Kim . She had a red kite . She lost the".split()
-# weights of head 0.1 on it in tenths, rounded down, a word for each query
-TENTHS = """9 09 081 8000 00080 300410 0120130 00032020 060002000 0410000010 40000010100
-200000001003 0000000009000 00030020002000 070001000000000 1000000110000010
-00000000000900000"""
+# weights of head 0.0 on it in tenths, rounded down, a word for each query
+TENTHS = """9 09 207 3123 00008 000009 01151 09 012000021 001101102 11011000001 501
+0001100001 09 00000001000011 0100022 000000000009"""
 # heads 0 to 3 of layer 1, and below them of layer 0
-ON_COLOUR = [[0.09, 0.05, 0.05, 0.04], [0.0, 0.95, 0.29, 0.38]]  # weight
-RIGHT = [[1, 1, 1, 1], [1, 0.52, 0.99, 1]]  # colours, without this head
-PATCHED = [[-9.7, -9.8, -9.9, -9.8], [-9.8, 8.8, -9.6, -8.8]]  # logit difference
+ON_COLOUR = [[0.03, 0.03, 0.04, 0.04], [0.94, 0.06, 0.02, 0.15]]  # weight
+RIGHT = [[1, 1, 1, 1], [0.21, 1, 1, 1]]  # colours, without this head
+PATCHED = [
+    [-14.0, -13.8, -13.8, -13.9],
+    [12.4, -13.8, -13.7, -13.9],
+]  # logit difference
 
 
 def block(ax):
@@ -77,7 +79,7 @@ def block(ax):
 
 def seen(ax):
     """Map of the transformer, lesson 07: a head, recorded and judged. Left, the
-    attention weights of head 0.1 of the story model on 17 tokens, with a row for each
+    attention weights of head 0.0 of the story model on 17 tokens, with a row for each
     query and a column for each key: in the last row, "the" attends to "red". Right, its
     mean weight on colours, where a colour comes next, beside 3 baselines: uniform
     attention, an untrained model, and an entropy-matched untrained copy.
@@ -95,13 +97,13 @@ def seen(ax):
     matrix(ax, 3.42, y, bar, 17 * cell / 60, edge="none")
     write(ax, 3.44, y - 0.11, "0", 8)
     write(ax, 3.44, y + 17 * cell + 0.1, "1", 8)
-    write(ax, x + 1.2, 3.5, "weights of head 0.1", **BOLD)
+    write(ax, x + 1.2, 3.5, "weights of head 0.0", **BOLD)
     write(ax, x + 1.2, 0.3, "key", **BOLD)
     write(ax, 0.2, y + 1.2, "query", rotation=90, va="center", **BOLD)
     write(ax, 4.64, 3.5, "weight on colours", **BOLD)
     for row, (name, length) in enumerate(
         (
-            ("head 0.1", 0.95),
+            ("head 0.0", 0.94),
             ("uniform attention", 0.04),
             ("untrained model", 0.05),
             ("entropy-matched copy", 0.09),
@@ -111,7 +113,7 @@ def seen(ax):
         write(ax, 3.82, low + 0.2, name, 8, ha="left")
         look = (MARKED, MARK) if row == 0 else (QUIET, LINE)
         box(ax, 3.82, low - 0.09, 1.68 * length, 0.18, "", *look)
-    arrow(ax, (3.82 + 1.68 * 0.09, 0.98), (3.82 + 1.68 * 0.95, 0.98), **FLOW)
+    arrow(ax, (3.82 + 1.68 * 0.09, 0.98), (3.82 + 1.68 * 0.94, 0.98), **FLOW)
     write(ax, 4.7, 0.8, "lift", color=MARK, **BOLD)
 
 
@@ -141,7 +143,7 @@ def specialised(ax):
     arrow(ax, (x - 0.1, line), (x + 0.25, line))
     box(ax, x + 0.25, line - 0.15, 0.45, 0.3, "red", MARKED, MARK)
     write(ax, x + 0.48, line - 0.28, "predicted", 8)
-    patched = signed(np.array(PATCHED) / 10)
+    patched = signed(np.array(PATCHED) / 14)
     evidence = (
         ("1  pattern", viridis(ON_COLOUR), "weight on the colour\n(yellow: 1)"),
         ("2  ablation", viridis(RIGHT), "colours right without\nit (yellow: all)"),
@@ -156,10 +158,10 @@ def specialised(ax):
 
 
 def _heads(ax, x, y, colours):
-    """Draw a colour for each of 2 × 4 heads, and a frame around head 0.1."""
+    """Draw a colour for each of 2 × 4 heads, and a frame around head 0.0."""
     cell = 0.32
     matrix(ax, x, y, colours, cell)
-    box(ax, x + cell, y, cell, cell, "", "none", MARK)
+    box(ax, x, y, cell, cell, "", "none", MARK)
     for head in range(4):
         write(ax, x + (head + 0.5) * cell, y - 0.13, str(head), 8)
     write(ax, x + 2 * cell, y - 0.3, "head", 8)
