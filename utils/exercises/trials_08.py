@@ -283,3 +283,63 @@ def losses(dtype):
     for seed, ((count, heads), loss) in enumerate(sizes.items()):
         examples = randn(count, heads + 2, seed=seed, dtype=dtype)
         yield {"loss": loss, "examples": examples, "heads": heads}
+
+
+# --- 8.6 --------------------------------------------------------------------------
+
+
+class Model:
+    """run(ids, change): logits for the next token, of a model with one layer of heads.
+
+    What one head at one position does depends on all others: nothing is a plain sum.
+    """
+
+    def __init__(self, vocab, heads, head_dim, seed, dtype):
+        size, self.heads = heads * head_dim, heads
+        self.table = randn(vocab, size, seed=seed, dtype=dtype)
+        self.mix = randn(heads, 9, 9, seed=seed + 1, dtype=dtype)
+        self.inner = randn(size, size, seed=seed + 3, dtype=dtype) / size**0.5
+        self.out = randn(size, vocab, seed=seed + 2, dtype=dtype) / size**0.5
+        self.__name__ = f"a model of {heads} heads, head_dim {head_dim}"
+
+    def __call__(self, ids, change=None):
+        if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or len(ids) != 1:
+            raise ValueError("run takes ids of shape (1, length).")
+        length = ids.shape[1]
+        x = self.table[ids].unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        mix = self.mix[:, :length, :length].masked_fill(
+            ~causal_mask(length), -torch.inf
+        )
+        outputs = mix.softmax(-1) @ x  # (1, heads, length, head_dim)
+        if change is not None:
+            new, shape = change(outputs.clone()), outputs.shape
+            if getattr(new, "shape", None) != shape:
+                given = getattr(new, "shape", type(new).__name__)
+                raise ValueError(
+                    f"change must return the outputs of all heads, {tuple(shape)}; "
+                    f"it returned {given}."
+                )
+            outputs = new
+        y = (outputs.transpose(1, 2).flatten(2) @ self.inner).tanh()[0]
+        y = (y[-1] + 2 * y.mean(dim=0)) @ self.inner  # (size,)
+        return y.tanh() @ self.out  # (vocab,)
+
+
+@trials("8.6", gradients=False)
+def patched_heads(dtype):
+    sizes = [(7, 3, 4, 6, [5]), (9, 2, 3, 8, [3]), (6, 4, 2, 5, [1, 4])]
+    sizes += [(12, 5, 4, 9, [2, 3, 8]), (5, 1, 6, 4, [3]), (8, 3, 2, 7, [0, 6])]
+    for seed, (vocab, heads, head_dim, length, positions) in enumerate(sizes):
+        run = Model(vocab, heads, head_dim, 10 * seed, dtype)
+        generator = torch.Generator().manual_seed(seed)
+        clean = torch.randint(vocab, (1, length), generator=generator)
+        corrupted = torch.randint(vocab, (1, length), generator=generator)
+        head, tokens = seed % heads, (seed % vocab, (seed + 2) % vocab)
+        yield {
+            "run": run,
+            "clean": clean,
+            "corrupted": corrupted,
+            "head": head,
+            "positions": positions,
+            "tokens": tokens,
+        }

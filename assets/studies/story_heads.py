@@ -1,0 +1,302 @@
+"""Which head of a story model carries the colour? Sixteen seeds, every head.
+
+After "the", a story may say the colour of its thing again. The first half of the
+held-out stories chooses the head that gives most weight to the earlier colours. All
+that is stored of it is measured on the second half, beside the other seven heads and an
+untrained copy whose heads are as sharp. About fifteen minutes on one core.
+"""
+
+import torch
+from torch import Tensor
+
+from assets.studies import rounded, versions
+from utils.baselines import entropy_matched_copy, untrained_copy
+from utils.heads import normalised_entropy, on_keys, record_attention
+from utils.masks import causal_mask
+from utils.recording import ablate, recorded, replaced
+from utils.stories import LOOKS, NUMBER, encode, write_stories
+
+SEEDS = list(range(16))
+CHECKED = 0  # --check repeats this seed
+HEADS = [f"{block}.{head}" for block in range(2) for head in range(4)]
+COLOURS = torch.tensor([NUMBER[f" {look}"] for look in LOOKS])
+SETTINGS = {
+    "stories": 400,
+    "seed": 2,
+    "pairs": 100,
+    "distances": [5, 60],
+    "heads": HEADS,
+    "looks": LOOKS,
+}
+KEY = ("seed",)
+MARGIN = {"chosen": 0, "weight": 0.05, "colour without": 0.08, "restored": 0.05}
+
+
+def halves() -> tuple[list[str], list[str]]:
+    """Return the held-out stories that choose a head, and those that report."""
+    texts = write_stories(SETTINGS["stories"], SETTINGS["seed"])
+    return texts[:200], texts[200:]
+
+
+def said_again(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (stories, places): where a colour stands that was said before."""
+    colour = torch.isin(ids, COLOURS)
+    return (colour & (colour.cumsum(dim=1) > 1)).nonzero(as_tuple=True)
+
+
+def on_colours(weights: Tensor, ids: Tensor) -> Tensor:
+    """Return the weight (stories, heads) on earlier colours, where one comes again."""
+    story, place = said_again(ids)
+    queries = torch.zeros_like(ids, dtype=torch.bool)
+    queries[story, place - 1] = True
+    marks = {"mask": causal_mask(ids.shape[1]), "queries": queries}
+    return on_keys(weights, torch.isin(ids, COLOURS), **marks)
+
+
+def pattern(model, ids: Tensor) -> Tensor:
+    """Return the mean weight of each head on the earlier colours: (8,)."""
+    maps = record_attention(model, ids)
+    return torch.cat([on_colours(w, ids).nanmean(0) for w in maps])
+
+
+def matched_pattern(model, ids: Tensor, seed: int) -> Tensor:
+    """Return the same of an untrained copy whose heads are as sharp."""
+    mask = causal_mask(ids.shape[1])
+    maps = record_attention(model, ids)
+    sharpness = [normalised_entropy(w, mask=mask).nanmean(0) for w in maps]
+    untrained = untrained_copy(model, seed)
+    return pattern(entropy_matched_copy(untrained, ids, sharpness, mask=mask), ids)
+
+
+@torch.no_grad()
+def right(model, ids: Tensor) -> float:
+    """Return for which part of the colours that are said again the model is right."""
+    story, place = said_again(ids)
+    predicted = model(ids)[story, place - 1].argmax(dim=-1)
+    return (predicted == ids[story, place]).float().mean().item()
+
+
+def right_without(model, ids: Tensor, heads: list[str], mean_from: Tensor) -> float:
+    """Return the same without some heads, their mean in their place."""
+    gone: dict[int, list[int]] = {}
+    for block, head in (map(int, name.split(".")) for name in heads):
+        gone.setdefault(block, []).append(head)
+    with ablate(model, gone, mode="mean", mean_from=mean_from):
+        return right(model, ids)
+
+
+def pairs(texts: list[str]) -> list[tuple[Tensor, Tensor, int, int]]:
+    """Return (clean, corrupted, right, wrong): two stories that differ in a colour.
+
+    Both end where the colour must be said for the second time. The wrong colour is the
+    next one of the list.
+    """
+    found = []
+    for text in texts:
+        look = next(word for word in text.split() if word in LOOKS)
+        other = LOOKS[(LOOKS.index(look) + 1) % len(LOOKS)]
+        both = encode([text, text.replace(f" {look} ", f" {other} ")])
+        places = (both[0] == NUMBER[f" {look}"]).nonzero()[:, 0]
+        if len(places) > 1:
+            clean, corrupted = both[:, : places[1]].split(1)
+            found.append((clean, corrupted, NUMBER[f" {look}"], NUMBER[f" {other}"]))
+    return found
+
+
+@torch.no_grad()
+def restored(model, texts: list[str]) -> Tensor:
+    """Return (pairs, 8): how much of the logit difference each head brings back."""
+    rows = []
+    for clean, corrupted, yes, no in pairs(texts)[: SETTINGS["pairs"]]:
+        with recorded(model, "blocks.*.attention.heads") as kept:
+            best = difference(model(clean), yes, no)
+        worst, row = difference(model(corrupted), yes, no), []
+        for name in HEADS:
+            block, head = name.split(".")
+            part = f"blocks.{block}.attention.heads"
+
+            def patch(x, head=int(head), source=kept[part]):
+                x = x.clone()
+                x[:, head, -1] = source[:, head, -1]
+                return x
+
+            with replaced(model, {part: patch}):
+                patched = difference(model(corrupted), yes, no)
+            row.append((patched - worst) / (best - worst))
+        rows.append(row)
+    return torch.tensor(rows)
+
+
+def difference(logits: Tensor, yes: int, no: int) -> float:
+    """Return the logit difference at the last position."""
+    return (logits[0, -1, yes] - logits[0, -1, no]).item()
+
+
+@torch.no_grad()
+def sought(model, token: str = " the") -> list[int]:
+    """Return how many of the 12 keys that fit " the" best are colours, by head.
+
+    Of the first block, from weights alone: the score of a query and a key, in the mean
+    over distances.
+    """
+    attention = model.blocks[0].attention
+    x = model.blocks[0].attention_norm(model.embedding.weight)  # (tokens, 128)
+    low, high = SETTINGS["distances"]
+    query = attention.query_proj(x[NUMBER[token]]).view(1, 4, 1, 32)
+    keys = attention.key_proj(x).view(-1, 4, 1, 32)  # (tokens, heads, 1, 32)
+    scores = 0
+    for distance in range(low, high + 1):
+        rotated, _ = attention.position.rotate(query, query, offset=distance)
+        _, kept = attention.position.rotate(keys, keys, offset=0)
+        scores = scores + (rotated * kept).sum(-1)[..., 0]  # (tokens, heads)
+    best = scores[1:].topk(12, dim=0).indices + 1  # token 0 is none
+    return torch.isin(best, COLOURS).sum(0).tolist()
+
+
+@torch.no_grad()
+def copied(model) -> list[int]:
+    """Return for how many of the 12 colours each head writes that same colour most.
+
+    Of the first block, from weights alone: the colour that gains the highest logit.
+    """
+    attention = model.blocks[0].attention
+    x = model.blocks[0].attention_norm(model.embedding.weight[COLOURS])  # (12, 128)
+    found = []
+    for head in range(4):
+        part = slice(32 * head, 32 * head + 32)
+        written = x @ attention.value_proj.weight[part].T
+        written = written @ attention.out_proj.weight[:, part].T  # (12, 128)
+        table = logits_of(model, written)[:, COLOURS]  # (12, 12)
+        found.append(int((table.argmax(dim=1) == torch.arange(12)).sum()))
+    return found
+
+
+def logits_of(model, written: Tensor) -> Tensor:
+    """Return the logits that a part of the residual stream gives, up to the norm."""
+    written = written - written.mean(dim=-1, keepdim=True)
+    return written @ (model.head.weight * model.norm.weight).T
+
+
+@torch.no_grad()
+def direct(model, ids: Tensor) -> dict[str, float]:
+    """Return what heads, MLPs and all together add to the logit of the right colour.
+
+    Above what they add to the other colours, in the mean.
+    """
+    story, place = said_again(ids)
+    names = "blocks.*.attention.heads", "blocks.*.mlp", "blocks.1"
+    with recorded(model, *names) as seen:
+        model(ids)
+    parts = {"all": seen["blocks.1"]}
+    for name in HEADS:
+        block, head = map(int, name.split("."))
+        out = model.blocks[block].attention.out_proj.weight
+        heads = seen[f"blocks.{block}.attention.heads"]
+        parts[name] = heads[:, head] @ out[:, 32 * head : 32 * head + 32].T
+    parts |= {f"mlp {block}": seen[f"blocks.{block}.mlp"] for block in range(2)}
+    stream = seen["blocks.1"][story, place - 1]
+    scale = stream.std(dim=-1, unbiased=False, keepdim=True)
+    true, found = ids[story, place][:, None] == COLOURS, {}
+    for name, x in parts.items():
+        logits = logits_of(model, x[story, place - 1] / scale)[:, COLOURS]
+        others = (logits * ~true).sum(dim=1) / 11
+        found[name] = ((logits * true).sum(dim=1) - others).mean().item()
+    return found
+
+
+@torch.no_grad()
+def with_word(model, texts: list[str], head: str, word) -> dict[str, float]:
+    """Return what happens if another word describes the second child.
+
+    word(other) -> the word, e.g. another colour; None: nothing is said. "right": the
+    part of the stories in which the colour is right, when it is said for the second
+    time; "weight": of the head on this colour; "other": on the other colour.
+    """
+    block, number = map(int, head.split("."))
+    rows = []
+    for text in texts:
+        look = next(each for each in text.split() if each in LOOKS)
+        other = LOOKS[(LOOKS.index(look) + 1) % len(LOOKS)]
+        # the first child comes before letter 20: "There was a girl named Kim."
+        at = max(text.find("a girl named", 20), text.find("a boy named", 20))
+        new = word(other)
+        changed = f"{text[: at + 2]}{new} {text[at + 2 :]}" if new else text
+        ids = encode([changed])
+        places = (ids[0] == NUMBER[f" {look}"]).nonzero()[:, 0]
+        if len(places) < 2:
+            continue
+        ids = ids[:, : places[1]]
+        weights = record_attention(model, ids)[block][0, number, -1]  # (keys,)
+        said = weights[ids[0] == NUMBER[f" {look}"]].sum().item()
+        second = weights[ids[0] == NUMBER[f" {other}"]].sum().item()
+        correct = model(ids)[0, -1].argmax().item() == NUMBER[f" {look}"]
+        rows.append([float(correct), said, second])
+    means = torch.tensor(rows).mean(0).tolist()
+    return dict(zip(("right", "weight", "other"), means))
+
+
+def measured(model, seed: int) -> dict:
+    """Return all that is stored of one model."""
+    first, second = halves()
+    choose, report = encode(first), encode(second)
+    best = HEADS[int(pattern(model, choose).argmax())]
+    rest = [name for name in HEADS[:4] if name != best]
+    parts = restored(model, second)
+    sharp = matched_pattern(model, choose, seed)
+    again = matched_pattern(model, report, seed)
+    return rounded(
+        {
+            "seed": seed,
+            "chosen": best,
+            "weight": pattern(model, report),
+            "untrained, as sharp": again[sharp.argmax()],
+            "colour": right(model, report),
+            "colour without": [
+                right_without(model, report, [h], choose) for h in HEADS
+            ],
+            "colour without sets": {
+                "others of block 0": right_without(model, report, rest, choose),
+                "block 0": right_without(model, report, HEADS[:4], choose),
+                "block 1": right_without(model, report, HEADS[4:], choose),
+                **{
+                    f"{a} {b}": right_without(model, report, [a, b], choose)
+                    for i, a in enumerate(HEADS[:4])
+                    for b in HEADS[i + 1 : 4]
+                },
+            },
+            "restored": parts.mean(0),
+            "restored, lowest": parts.min(0).values,
+            "colours sought": sought(model),
+            "colours copied": copied(model),
+            "direct": direct(model, report),
+            "second word": {
+                "none": with_word(model, second[:100], best, lambda other: None),
+                "colour": with_word(model, second[:100], best, lambda other: other),
+                "happy": with_word(model, second[:100], best, lambda other: "happy"),
+            },
+        }
+    )
+
+
+def study() -> dict:
+    """Train and measure every seed; return what is stored."""
+    from assets.studies.story_models import trained
+
+    runs = []
+    for seed in SEEDS:
+        print(seed, flush=True)
+        runs.append(measured(trained(seed)[0].eval(), seed))
+    return {
+        "study": "which head of a story model carries the colour",
+        "versions": versions(),
+        "settings": SETTINGS,
+        "seeds": SEEDS,
+        "runs": runs,
+    }
+
+
+def again(stored: dict) -> list[dict]:
+    """Train one seed, and measure it."""
+    from assets.studies.story_models import trained
+
+    return [measured(trained(CHECKED)[0].eval(), CHECKED)]
