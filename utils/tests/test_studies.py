@@ -55,6 +55,9 @@ RUNS = {
     "encoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
     "dropout": (3, "dropout, seed", lambda s: product(s.DROPOUTS, s.SEEDS)),
     "length": (704, "task, scheme, tested, steps, learning_rate, seed", all_tests),
+    "norms": (78, "norms, blocks, features, rate, clipped, steps, precision, weights, "
+              "seed", lambda s: [
+        [*(x[key] for key in s.KEY), seed] for x in s.settings() for seed in s.SEEDS]),
     "number_of_heads": (80, "heads, head_dim, steps, seed", lambda s: [
         (*kind, seed) for kind in s.KINDS for seed in s.SEEDS]),
     "parts": (51, "model, blocks, steps, learning_rate, seed", lambda s: [
@@ -223,6 +226,9 @@ def test_a_changed_number_is_told(name):
         ("adversary", {"search": "slow", "seed": 1},
          {"search": ["trained", "no demand", "strength 10, 60 steps"]}),
         ("variants", {"variant": "short"}, {"variant": ["pre", "no attention"]}),
+        ("norms", {"norms": "pre", "blocks": 12, "features": 64, "rate": 5e-3,
+                   "clipped": True, "steps": 240, "precision": "float32", "weights": 1},
+         {"rate": [3e-2], "steps": [720], "weights": [3]}),
     ],
 )  # fmt: skip
 def test_a_run_of_another_kind_is_told(name, own, others):
@@ -281,6 +287,17 @@ def test_runs_of_variants_and_of_parts_are_whole():
     for run in study_of("parts")[1]["runs"]:
         assert run["at"][0] == 0 and run["at"][-1] == run["steps"]
         assert len(run["at"]) == len(run["training"]) == len(run["validation"])
+
+
+def test_runs_of_norms_are_finite_or_say_where_they_broke():
+    _, stored = study_of("norms")
+    ends = "training", "validation", "stream"
+    broken = [run for run in stored["runs"] if run["broke_at"] is not None]
+    for run in broken:
+        assert run["broke_at"] < run["steps"] and {run[x] for x in ends} == {None}
+    finite = [run for run in stored["runs"] if run not in broken]
+    assert all(run[x] > 0 for run in finite for x in ends)
+    assert len({tuple(run[x] for x in ends) for run in finite}) == len(finite)
 
 
 def test_another_text_moves_the_loss_and_its_bigram_together():
