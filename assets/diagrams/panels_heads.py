@@ -120,7 +120,7 @@ def seen(ax):
 def specialised(ax):
     """Map of the transformer, lesson 08: 3 kinds of evidence on a head of the story
     model. At "Kim had the", the model predicts the colour of the kite, red. One of its
-    8 heads stands out 3 times: it attends to the colour (pattern); without it, half of
+    8 heads stands out 3 times: it attends to the colour (pattern); without it, most of
     the colours are wrong (ablation); and its output, carried from a story with red to
     the same story with blue, makes the model predict red (patching).
     """
