@@ -28,7 +28,7 @@ def self_attention(embed, heads, causal, seed):
     return attend
 
 
-@trials("6.1")
+@trials("6.5")
 def blocks(dtype):
     # batch, length, width, heads, features inside the MLP
     sizes = [(2, 5, 8, 2, 32), (1, 1, 6, 3, 10), (3, 3, 3, 1, 3), (2, 7, 12, 4, 20)]
@@ -59,7 +59,7 @@ def blocks(dtype):
             yield given | {"gains": 10 * given["gains"]}  # large numbers in the MLP
 
 
-@trials("6.2", gradients=False)
+@trials("6.4", gradients=False)
 def texts(dtype):
     given = []
     sizes = [(40, 12, 5), (200, 30, 7), (12, 9, 6), (3, 2, 2), (60, 20, 20)]
@@ -163,7 +163,7 @@ def models(dtype):
         yield {"logits_of": BlackBox(name, **model)}
 
 
-@trials("6.4")
+@trials("6.2")
 def padded(dtype):
     # lengths of the rows, length, vocabulary, id of the padding
     sizes = [((6, 4, 2), 6, 7, 0), ((5, 5), 5, 9, 8), ((8, 2, 5, 3), 8, 8, 3)]
@@ -233,7 +233,7 @@ def _some(names):
     return f"{', '.join(names[:2])}{more}"
 
 
-@trials("6.5", gradients=False, through=with_weights_of_the_course)
+@trials("6.1", gradients=False, through=with_weights_of_the_course)
 def language_models(dtype):
     # vocabulary, features, heads, blocks, texts, length
     sizes = [(11, 8, 2, 2, 2, 5), (5, 12, 3, 1, 1, 1), (7, 8, 2, 3, 3, 7)]

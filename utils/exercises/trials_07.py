@@ -9,7 +9,7 @@ from .catalogue import trials
 from .draws import randn
 
 
-@trials("7.1", gradients=False)
+@trials("7.4", gradients=False)
 def panels(dtype):
     padded = torch.arange(6) < 4
     masks = [
@@ -37,7 +37,7 @@ def panels(dtype):
         yield {"scores": torch.tensor([rows], dtype=dtype), "mask": causal_mask(3)}
 
 
-@trials("7.2", gradients=False)
+@trials("7.1", gradients=False)
 def baselines(dtype):
     if dtype != torch.float32:  # marks and masks have no precision
         return
@@ -63,7 +63,7 @@ def baselines(dtype):
         yield {"marks": marks, "mask": mask}
 
 
-@trials("7.3", gradients=False)
+@trials("7.2", gradients=False)
 def honest(dtype):
     """No two heads of a model are equally good; copies may do exactly as well."""
     sizes = [(4, 8, 9), (3, 6, 19), (6, 4, 5), (2, 10, 3), (1, 4, 4), (8, 8, 39)]
@@ -85,7 +85,7 @@ def honest(dtype):
     yield {"found": near, "copies": near * nearly[:, None, None]}
 
 
-# --- 7.4: an attention layer as far as its output layer; it cannot be called ---------
+# --- 7.3: an attention layer as far as its output layer; it cannot be called ---------
 
 
 class Layer:
@@ -148,7 +148,7 @@ class Run:
         return torch.cat(found), self.x
 
 
-@trials("7.4", gradients=False)
+@trials("7.3", gradients=False)
 def ablations(dtype):
     # texts, length, heads, head_dim, head; then texts and length of `outputs`
     cases = [(1, 4, 3, 2, 1, None), (2, 5, 4, 3, 3, (3, 6)), (2, 3, 4, 2, 0, (2, 3))]

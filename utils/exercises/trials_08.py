@@ -15,7 +15,7 @@ def same(ids):
     return (ids[..., :, None] == ids[..., None, :]).tril(-1)
 
 
-# --- 8.1 and 8.2: two heads by hand, on texts whose tokens are one-hot ------------
+# --- 8.3 and 8.4: two heads by hand, on texts whose tokens are one-hot ------------
 
 
 def head_on(x, asked):
@@ -57,17 +57,17 @@ def one_hot_texts(second):
         yield {"head": head_on(x, asked), "vocab": vocab, "length": length}
 
 
-@trials("8.1", gradients=False)
+@trials("8.3", gradients=False)
 def first_head(dtype):
     yield from one_hot_texts(second=False) if dtype == torch.float32 else ()
 
 
-@trials("8.2", gradients=False)
+@trials("8.4", gradients=False)
 def second_head(dtype):
     yield from one_hot_texts(second=True) if dtype == torch.float32 else ()
 
 
-# --- 8.3: heads, which return weights (length, length) of ids (length,) -----------
+# --- 8.5: heads, which return weights (length, length) of ids (length,) -----------
 
 
 def matches(ids):
@@ -216,13 +216,13 @@ class Head:
         return self.weights(ids.long())
 
 
-@trials("8.3", gradients=False)
+@trials("8.5", gradients=False)
 def heads(dtype):
     for name, head in HEADS.items() if dtype == torch.float32 else ():
         yield {"head": Head(name, head)}
 
 
-# --- 8.4 --------------------------------------------------------------------------
+# --- 8.2 --------------------------------------------------------------------------
 
 MODELS = (  # heads, accuracy, {heads: what it costs if all of them are gone}
     (4, 1.0, {(1, 3): 0.6, (0,): 0.01}),
@@ -243,7 +243,7 @@ MODELS = (  # heads, accuracy, {heads: what it costs if all of them are gone}
 )
 
 
-@trials("8.4", gradients=False)
+@trials("8.2", gradients=False)
 def models(dtype):
     for heads, full, costs in MODELS if dtype == torch.float32 else ():
 
@@ -259,7 +259,7 @@ def models(dtype):
         yield {"accuracy_without": without, "heads": heads}
 
 
-# --- 8.5 --------------------------------------------------------------------------
+# --- 8.6 --------------------------------------------------------------------------
 
 
 def squares(gates, example):
@@ -276,7 +276,7 @@ def unequal(gates, example):
     return (gates * sizes * example[: len(gates)]).sum().sigmoid() * example.norm()
 
 
-@trials("8.5", gradients=False)
+@trials("8.6", gradients=False)
 def losses(dtype):
     sizes = {(5, 4): squares, (8, 3): crossing, (1, 4): squares, (12, 6): unequal}
     sizes |= {(6, 1): crossing, (7, 8): squares}
@@ -285,7 +285,7 @@ def losses(dtype):
         yield {"loss": loss, "examples": examples, "heads": heads}
 
 
-# --- 8.6 --------------------------------------------------------------------------
+# --- 8.1 --------------------------------------------------------------------------
 
 
 class Model:
@@ -325,7 +325,7 @@ class Model:
         return y.tanh() @ self.out  # (vocab,)
 
 
-@trials("8.6", gradients=False)
+@trials("8.1", gradients=False)
 def patched_heads(dtype):
     sizes = [(7, 3, 4, 6, [5]), (9, 2, 3, 8, [3]), (6, 4, 2, 5, [1, 4])]
     sizes += [(12, 5, 4, 9, [2, 3, 8]), (5, 1, 6, 4, [3]), (8, 3, 2, 7, [0, 6])]
