@@ -237,7 +237,7 @@ def _some(names):
 def language_models(dtype):
     # vocabulary, features, heads, blocks, texts, length
     sizes = [(11, 8, 2, 2, 2, 5), (5, 12, 3, 1, 1, 1), (7, 8, 2, 3, 3, 7)]
-    sizes += [(9, 4, 1, 2, 1, 40), (6, 16, 4, 4, 2, 6)]
+    sizes += [(9, 4, 1, 2, 1, 64), (6, 16, 4, 4, 2, 6)]
     names = "vocab_size", "embed_dim", "num_heads", "num_layers"
     # whole numbers: nothing depends on a precision
     for seed, given in enumerate(sizes) if dtype == torch.float32 else ():
