@@ -79,10 +79,10 @@ def held_out_loss(model) -> float:
     return cross_entropy(model(inputs), targets).item()
 
 
-def trained(seed: int, model: CausalLM | None = None) -> tuple[CausalLM, History]:
+def trained(seed: int) -> tuple[CausalLM, History]:
     """Return the story model of a seed, and its history."""
     torch.manual_seed(seed)
-    model = model or make_model()
+    model = make_model()
     how = TRAINING | {"evaluate": held_out_loss, "seed": seed, "progress": False}
     return model, train(model, make_batch, **how)
 
