@@ -46,7 +46,7 @@ def words(lessons, moved):
 LENGTH, QUESTIONS = 90, 5  # minutes: of a lab, and at least for questions in it
 # As many times the minutes that one reader needs: a class runs, predicts and talks.
 # The cards of lessons that were not rewritten yet say less than readers needed.
-OF_A_SECTION, OF_AN_OLD_CARD = 4 / 3, 2
+OF_A_SECTION = 4 / 3
 PART = re.compile(r"\{(\d\d §\d+|\d+\.\d+)\}")  # {01 §5}, or exercise {1.2}
 CARD = re.compile(r"^### (Exercise (\S+) · .+)\n+\*Difficulty \d · (\d+) minutes", re.M)
 CLAIM = re.compile(r"^\| (.+) \| (.+) \| (\d[\d, ]*) \|$", re.M)
@@ -86,8 +86,6 @@ def parts_of(path, cells):
         return f"[{name}](../../{path}#{heading.replace(' ', '-')})"
 
     parts, lesson = {}, number_of(path)
-    new = path.removeprefix("notebooks/") in reading.REWRITTEN
-    of_a_card = OF_A_SECTION if new else OF_AN_OLD_CARD
     for heading, inside in sections:
         asked = reading.asks(inside)
         minutes = reading.A_CELL * asked["visible"]
@@ -100,7 +98,7 @@ def parts_of(path, cells):
             )
         for heading, exercise, card in CARD.findall(prose(inside)):
             name = heading[0].lower() + heading[1:]
-            parts[exercise] = link(name, heading), of_a_card * int(card)
+            parts[exercise] = link(name, heading), OF_A_SECTION * int(card)
     return parts
 
 

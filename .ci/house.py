@@ -68,6 +68,7 @@ class Notebook:
         # A lesson has a first reading, its core, and a second one, deeper/.
         deeper = self.path.parent.name == "deeper"
         core = (self.path.parent / "deeper" / self.path.name).exists()
+        core = core or self.path.name in reading.ALONE
         self.kind = "deeper" if deeper else "core" if core else "whole"
         self.folder = self.path.parents[1 if deeper else 0]  # that of the cores
         self.name = self.path.relative_to(self.folder).as_posix()
@@ -156,7 +157,10 @@ def of_file(book):
     if book.kind == "core" and book.name in reading.REWRITTEN and pictures != 1:
         yield "frame", f"{pictures} drawings attached to the first cell, not one"
     whole = "\n".join(book.texts).lower()
-    for part in (part.format(name=name) for part in PARTS[book.kind]):
+    parts = [part.format(name=name) for part in PARTS[book.kind]]
+    if name in reading.ALONE:
+        parts = [part for part in parts if "](deeper/" not in part]
+    for part in parts:
         if part.lower() not in whole:
             yield "frame", f"has no '{part}': every lesson has the same frame"
     if book.kind == "deeper" and not (book.folder / name).exists():
@@ -309,9 +313,10 @@ def minutes_findings(page, books):
     """Lessons whose notebooks and minutes the table of README does not give."""
     minutes = {book.name: reading.asks(book.cells)["minutes"] for book in books}
     for name in (book.name for book in books if book.kind == "core"):
-        core, deeper = minutes[name], minutes[f"deeper/{name}"]
+        core, deeper = minutes[name], minutes.get(f"deeper/{name}")
+        link = rf" \[{deeper}\]\(notebooks/deeper/{name}\)" if deeper else ""
         row = rf"\| \[{name[:2]} .*\]\(notebooks/{name}\) \|.*"
-        row += rf"\| {core} \| \[{deeper}\]\(notebooks/deeper/{name}\) \|"
+        row += rf"\| {core} \|{link} \|"
         if not re.search(rf"^{row}$", page, re.M):
             yield f"README.md: no row has {name}, {core} minutes; deeper, {deeper}"
 

@@ -16,7 +16,12 @@ REWRITTEN = (
     "07_seeing_heads.ipynb",
     "08_head_specialisation.ipynb",
     "09_pretrained_encoder.ipynb",
+    "10_fast_attention.ipynb",
+    "11_language_model.ipynb",
+    "12_debugging_attention.ipynb",
 )
+# Cores that no deeper notebook goes with.
+ALONE = ("12_debugging_attention.ipynb",)
 SECTIONS = 6
 # A visible code cell takes half a minute, and a question of "Check yourself" two; the
 # cards of the exercises state the minutes that a reader needs.

@@ -259,6 +259,15 @@ def test_a_deeper_notebook_has_a_core_and_states_its_minutes():
     assert any("no '](../01_lost.ipynb)'" in message for message in found)
 
 
+def test_a_core_without_a_deeper_notebook_is_counted_all_the_same():
+    alone = CORE.parent / reading.ALONE[0]
+    assert house.Notebook(alone).kind == "core" and changed(alone) == []
+    (found,) = changed(alone, replaces(FIRST, "**Time** ", "**Time** 1"))
+    assert "minutes, but asks" in found and found.endswith("[budget]")
+    (found,) = house.minutes_findings("", [house.Notebook(alone)])
+    assert alone.name in found
+
+
 def test_a_rewritten_page_has_six_sections(monkeypatch):
     monkeypatch.setattr(
         reading, "REWRITTEN", (DEEPER.relative_to(CORE.parent).as_posix(),)
@@ -322,17 +331,17 @@ def test_the_minutes_of_readme():
 
 
 def test_lessons_install_in_colab_what_the_requirements_say():
-    """Lesson 11 its reader of files, each lesson with annotated sentences conllu."""
+    """A lesson with SmolLM2 its reader of files, one with sentences conllu."""
     requirements = (house.ROOT / "requirements.txt").read_text("utf-8")
     installing = {"gguf": 0, "conllu": 0}
     for path in house.notebooks():
         source = "".join(house.text(c["source"]) for c in house.Notebook(path).code)
         for package, needed in {
-            "gguf": path.name.startswith("11"),
+            "gguf": "load_smollm2" in source,
             "conllu": "utils.syntax" in source,
         }.items():
             wanted = re.search(f"^{package}\\S+,<\\S+", requirements, re.M)[0]
             found = re.findall(rf'"({package}[<>=][^"]+)"', source)
             assert found == [wanted] * needed, (path.name, package)
             installing[package] += needed
-    assert installing == {"gguf": 2, "conllu": 5}
+    assert installing == {"gguf": 4, "conllu": 5}

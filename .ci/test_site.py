@@ -143,12 +143,12 @@ def test_a_lab():
 | minutes | what | in class |
 |---|---|---|
 | 0–4 | [01 §1 The one](../../{path}#1-The-one) | Talk. |
-| 4–20 | [01 §2 The $x$ two](../../{path}#2-The-$x$-two)<br>{exercise} | Write. |
-| 20–90 | | Questions, and what is for home. |
+| 4–15 | [01 §2 The $x$ two](../../{path}#2-The-$x$-two)<br>{exercise} | Write. |
+| 15–90 | | Questions, and what is for home. |
 
 **For home.** {exercise}
 
-**Hand in.** [01](../../{path}). Points: 1. For home: 16 minutes.
+**Hand in.** [01](../../{path}). Points: 1. For home: 11 minutes.
 
 | what it shows | how we know, and under which conditions | section |
 |---|---|---|
@@ -163,9 +163,9 @@ def test_a_lab():
         lesson["cells"][0]["source"] = f"## 1 The one\n\n{words}"
         return generated.labs(LAB, {path: lesson})
 
-    assert "| 84–90 | | Questions" in longer(68)  # 16 are of the exercise
+    assert "| 84–90 | | Questions" in longer(73.3)  # 10.7 are of the exercise
     with pytest.raises(SystemExit, match="86 minutes, and no time for questions"):
-        longer(70)
+        longer(75.3)
 
 
 def test_the_labs_name_what_the_lessons_have():

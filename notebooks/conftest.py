@@ -76,7 +76,7 @@ def pytest_runtest_setup(item):
 def pytest_itemcollected(item):
     if hasattr(item, "output_timeout"):  # nbval waits only 5 s for a cell's output
         item.output_timeout = 300
-        if item.path.name.startswith("11_"):  # the one lesson that needs the model
+        if item.path.name.startswith(("10_", "11_")):  # they need the model
             from utils.tests.helpers import missing_smollm2
 
             if missing := missing_smollm2():

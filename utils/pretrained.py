@@ -5,7 +5,8 @@ every second layer of a 12-layer student that was distilled from a larger transf
 (Wang et al. 2020, *MiniLM*), then trained to embed sentences (Reimers & Gurevych 2019).
 SmolLM2, a language model: ``HuggingFaceTB/SmolLM2-135M-Instruct`` (licence Apache-2.0;
 Allal et al. 2025, *SmolLM2*), a decoder built as Llama is (Touvron et al. 2023), its
-weights rounded to 4 bits; one file in the GGUF format, with the tokenizer in it.
+weights rounded to 4 bits in the blocks and 8 in the embedding, with scales; one file
+in the GGUF format, with the tokenizer in it.
 And the course's own story model of lesson 06, which `assets/studies` has trained.
 
 Nothing is unpickled. No weight is used before the SHA-256 of its file is confirmed, and
@@ -160,7 +161,8 @@ def load_minilm() -> MiniLM:
 def load_smollm2() -> LanguageModel:
     """Return SmolLM2-135M-Instruct on the course's layers, and its tokenizer.
 
-    134.5 million float32 weights, the 4 bits of each times the scale of its group.
+    134.5 million float32 weights. In the file each has 4 bits in the blocks, and 8 in
+    the embedding; those of a group share a scale.
     Raises FileNotFoundError if the file cannot be found, ValueError if it is another.
     """
     path = find_smollm2()

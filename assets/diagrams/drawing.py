@@ -111,17 +111,21 @@ def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
         ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, lw=1.2)
 
 
-def matrix(ax, x, y, colours, cell=0.2, edge="white", hatch=None):
-    """Draw a matrix of colours, the first row on top, x and y its lower left corner."""
-    height = len(colours) * cell
+def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
+    """Draw a matrix of colours, the first row on top, x and y its lower left corner.
+
+    Its cells are squares, unless it says how tall they are.
+    """
+    tall = tall or cell
+    height = len(colours) * tall
     for i, row in enumerate(colours):
         for j, colour in enumerate(row):
-            at = (x + j * cell, y + height - (i + 1) * cell)
+            at = (x + j * cell, y + height - (i + 1) * tall)
             marks = {"fc": colour or QUIET, "ec": edge, "lw": 0.6}
-            ax.add_patch(Rectangle(at, cell, cell, **marks))
+            ax.add_patch(Rectangle(at, cell, tall, **marks))
             if colour is None:  # hidden by a mask
                 hidden = {"fc": "none", "ec": "#b5b5b5", "hatch": "/////", "lw": 0}
-                ax.add_patch(Rectangle(at, cell, cell, **hidden))
+                ax.add_patch(Rectangle(at, cell, tall, **hidden))
     frame = _look("none", LINE)
     ax.add_patch(Rectangle((x, y), len(colours[0]) * cell, height, **frame))
 
@@ -166,9 +170,26 @@ def save(figure: Figure, folder: Path, name: str, alt: str) -> None:
     figure.savefig(png, dpi=120)
     plt.close(figure)
     coarse = np.round(np.array(Image.open(png)) / 5) * 5  # unseen, and a quarter less
-    Image.fromarray(coarse.astype(np.uint8)).save(png, optimize=True)
+    image = coarse.astype(np.uint8)
+    Image.fromarray(image).save(png, optimize=True)
+    if png.stat().st_size > 80_000:
+        _of_few_colours(image).save(png, optimize=True)
     svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
     title = f"<title>{name}</title>"
     words = f"<title>{name.replace('_', ' ')}</title>\n <desc>{alt}</desc>"
     svg = svg.replace(title, words).replace("<svg ", '<svg role="img" ', 1)
     (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+
+
+def _of_few_colours(image: np.ndarray) -> Image.Image:
+    """Return the image in its 256 most frequent colours: a third as many bytes."""
+    height, width, _ = image.shape
+    colours, which, counts = np.unique(
+        image.reshape(-1, 4), axis=0, return_inverse=True, return_counts=True
+    )
+    kept = colours[np.argsort(-counts, kind="stable")[:256]]
+    distances = np.abs(colours[:, None].astype(int) - kept).sum(-1)
+    indices = distances.argmin(-1)[which].reshape(height, width)
+    few = Image.fromarray(indices.astype(np.uint8)).convert("P")
+    few.putpalette(kept.tobytes(), "RGBA")
+    return few

@@ -1,6 +1,7 @@
 """Draws what a lesson is about, enlarged; a panel's docstring is its alt text.
 
-The panels of lessons 06 to 09 are in panels_heads.py.
+The panels of lessons 06 to 09 are in panels_heads.py, those of lessons 10 and 11 in
+panels_model.py, and that of lesson 12 is in debugging.py.
 """
 
 import numpy as np
@@ -180,62 +181,6 @@ def _rotation(ax, x, y):
         way = np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
         arrow(ax, (x, y), (x, y) + 0.52 * way)
         box(ax, *((x, y) + 0.66 * way - 0.11), 0.22, 0.22, letter, colour)
-
-
-def cache(ax):
-    """Map of the transformer, lesson 10: fast attention. The keys and values of 5
-    earlier tokens are kept in a cache, so that a new token computes 1 query, 1 key and
-    1 value. Below, the score matrix is computed in tiles (grey: done, pink: now, white:
-    still to come) and never stored as a whole.
-    """
-    box(ax, 0.75, 2.05, 3.42, 0.86, "", "white")
-    box(ax, 4.3, 2.05, 0.74, 1.26, "", "white", MARK)
-    write(ax, 2.46, 3.1, "the cache: 5 earlier tokens", weight="bold")
-    write(ax, 4.67, 3.45, "new token", weight="bold")
-    rows = (2.93, "", QUERY), (2.53, "keys", KEY), (2.13, "values", VALUE)
-    for y, name, colour in rows:
-        write(ax, 0.41, y + 0.15, name)
-        for column, token in enumerate(TOKENS):
-            if name or column == 5:
-                x = 0.83 + 0.66 * column + 0.24 * (column == 5)
-                box(ax, x, y, 0.6, 0.3, token, colour)
-    write(ax, 5.32, 3.08, "query")
-    done, now = "#d6d6d6", MARKED
-    tiles = [[done] * 8] * 2 + [[done] * 2 + [now] * 2 + ["white"] * 4] * 2
-    matrix(ax, 0.75, 0.22, tiles + [["white"] * 8] * 4, 0.175, edge="#d6d6d6")
-    for at in (0.35, 0.7, 1.05):
-        arrow(ax, (0.75 + at, 0.22), (0.75 + at, 1.62), head=False, width=1)
-        arrow(ax, (0.75, 0.22 + at), (2.15, 0.22 + at), head=False, width=1)
-    write(ax, 1.45, 1.76, "scores, tile by tile", weight="bold")
-    write(ax, 1.45, 0.11, "keys", 8)
-    write(ax, 0.62, 0.92, "queries", 8, rotation=90, va="center")
-    arrow(ax, (2.15, 1.1), (2.65, 1.1))
-    kept = ["largest score,", "sum of exponentials,", "weighted sum of values"]
-    box(ax, 2.65, 0.62, 2.39, 0.96, "\n".join(["for each query, so far:", *kept]))
-
-
-def language_model(ax):
-    """Map of the transformer, lesson 11: a language model of 30 layers with 9 heads
-    each. It predicts the next token of a text; a token is sampled from the
-    probabilities and put at the end of the text, and the model predicts again. (Here
-    the most probable token is taken, the norms are RMSNorm, and positions enter inside
-    attention, so the grey box at the bottom is not used.)
-    """
-    for i, token in enumerate(TOKENS):
-        new = {"fill": MARKED, "edge": MARK} if i == 5 else {"fill": "white"}
-        box(ax, 0.5 + 0.78 * i, 0.35, 0.66, 0.32, token, **new)
-    arrow(ax, (2.39, 0.67), (2.39, 1.15))
-    box(ax, 0.5, 1.15, 3.78, 0.5, "30 layers × 9 heads")
-    arrow(ax, (2.39, 1.65), (2.39, 2.02))
-    write(ax, 2.39, 3.45, "next-token probabilities", weight="bold")
-    words = ("mat", 0.9), ("floor", 0.6), ("bed", 0.45), ("sofa", 0.3)
-    for i, (word, length) in enumerate(words):
-        y = 3.07 - 0.28 * i
-        write(ax, 1.4, y, word, ha="right")
-        new = {"fill": MARKED, "edge": MARK} if i == 0 else {}
-        box(ax, 1.5, y - 0.09, 2 * length, 0.18, "", **new)
-    arrow(ax, (3.3, 3.07), (4.73, 3.07), (4.73, 0.67), colour=MARK, width=1.8)
-    box(ax, 4.38, 2.0, 0.7, 0.3, "sample", MARKED, MARK)
 
 
 # --- parts of them ---

@@ -31,9 +31,9 @@ def recap_07():
     """From a head to a statement. Left: the weights of 8 heads (2 layers × 4 heads,
     each queries × keys) become a score for each head on each text (texts × 8). The mean
     score of a head stands beside its baselines: uniform attention, an untrained model,
-    and an entropy-matched untrained copy. The lift is the score minus the highest
-    baseline. Right: the intervention. A head's output (6 × 32) is replaced by its mean
-    (1 × 32), and we count what the model still answers.
+    and an entropy-matched untrained copy. The lift is the score minus a baseline,
+    here the highest one. Right: the intervention. A head's output (6 × 32) is replaced
+    by its mean (1 × 32), and we count what the model still answers.
     """
     ax = ground(HEIGHT)
     panel(ax, 0.15, 5.35, "what does it attend to?")
@@ -94,7 +94,9 @@ def _compared(ax):
         ax.plot([x, x], [0.7, low], color=MARK, lw=0.8, ls=":")
     arrow(ax, *ends, colour=MARK, width=1.8)
     write(ax, zero + 0.68, 0.55, "lift", color=MARK, **BOLD)
-    write(ax, zero - 0.06, 0.55, "score − highest baseline  =", 8, ha="right")
+    write(
+        ax, zero - 0.06, 0.55, "score − a baseline, here the highest  =", 8, ha="right"
+    )
 
 
 def _replaced(ax):

@@ -1,12 +1,17 @@
-"""Draws what closes lesson 06: the language model, its matrices with their sizes."""
+"""Draws what closes lessons 06, 10 and 11: language models, in matrices with sizes."""
 
 import numpy as np
 
 from assets.diagrams.drawing import (
     HEADS,
+    KEY,
+    LINE,
     MARK,
     MARKED,
+    QUERY,
     QUIET,
+    VALUE,
+    Rectangle,
     arrow,
     beside,
     box,
@@ -106,3 +111,257 @@ def _predicted(ax, cell):
     arrow(ax, (8.6, 2.1), (8.6, 2.42))
     box(ax, 8.25, 2.44, 0.66, 0.28, "Kim", MARKED, MARK)
     write(ax, 8.55, 2.9, "next token", 9)
+
+
+# SmolLM2: 576 features are 18 columns, 2 for each head, and 3 heads share a colour
+FINE = 0.03
+PARTS = [colour for colour in HEADS[:3] for _ in range(6)]
+
+
+def recap_10():
+    """One layer of SmolLM2, with a KV cache, in matrices. Prefill: the prompt x
+    (10 × 576) gives keys and values (3 × 10 × 64 each), which are kept, and queries
+    (9 × 10 × 64). The weights are 9 × 10 × 10, the heads' outputs 9 × 10 × 64, and the
+    output 10 × 576. Decode: the new token (1 × 576) adds a row to the cache (3 × 11 ×
+    64 each), and has 9 queries (9 × 1 × 64), weights 9 × 1 × 11, outputs 9 × 1 × 64 and
+    one row of output (1 × 576). 3 query heads share 1 key/value head. (Queries and keys
+    are rotated by their positions, RoPE, before they are used or kept.)
+    """
+    ax = ground(3.58)
+    for low, new, title in (
+        (1.95, 10, "prefill: 10 tokens at once"),
+        (0.36, 1, "decode: 1 token a step"),
+    ):
+        box(ax, 0.15, low, 8.7, 1.49, "", "white", MARK if new == 1 else LINE)
+        write(ax, 0.27, low + 1.33, title, 10, ha="left", weight="bold")
+        _cached(ax, low + 0.67, new)
+    arrow(ax, (2.74, 2.0), (2.74, 1.58), colour=MARK, width=1.8)
+    note = "one of 30 layers   ·   3 query heads share 1 key/value head   ·   cache: "
+    note += "2 × 3 × 64 numbers per token and layer, 11,520 per token in 30 layers"
+    write(ax, 4.5, 0.19, note, 8)
+    return ax.figure
+
+
+def _cached(ax, y, new):
+    """Draw the attention of the new tokens, 10 or 1, with a cache; y is the middle."""
+    cell, kept = 0.036, "kept" if new == 10 else "added"
+    half = new * cell / 2
+    fill, length = (GREY, 10) if new == 10 else (MARKED, 11)
+    matrix(ax, 0.32, y - half, [[fill] * 18] * new, cell)
+    arrow(ax, (1.0, y), (1.4, y))
+    arrow(ax, (1.14, y), (1.14, y - 0.35), (3.73, y - 0.35), (3.73, y - 0.27))
+    arrow(ax, (1.96, y), (2.3, y), colour=MARK, width=1.8)
+    write(ax, 2.12, y + 0.13, kept, 8)
+    box(ax, 2.33, y - 0.25, 0.82, 0.52, "", QUIET)
+    for at, into, colour in ((1.46, 2.48, KEY), (1.76, 2.86, VALUE)):
+        _sheets(ax, at, y, [[[colour] * 2] * new] * 3, cell)
+        rows = [[colour] * 2] * 10 + [[MARK] * 2] * (length - 10)
+        _sheets(ax, into, y, [rows] * 3, cell)
+    _sheets(ax, 3.63, y, [[[QUERY] * 2] * new] * 9, cell)
+    arrow(ax, (3.95, y), (4.5, y))
+    write(ax, 4.22, y + 0.14, r"$q\,k^\top\!/\sqrt{64}$", 8)
+    write(ax, 4.22, y - 0.12, "softmax", 8)
+    mask = np.tri(new, length, length - new, dtype=bool)
+    scores = np.random.default_rng(new).normal(0, 1.5, (9, new, length))
+    weights = softmax(np.where(mask, scores, -np.inf))
+    maps = [viridis(each, mask) for each in weights]
+    _sheets(ax, 4.6, y, maps, cell, plain=QUIET)
+    write(ax, 5.3, y, r"$\times\,v$ =", 9)
+    heads = [[[colour] * 2] * new for colour in PARTS[::2]]
+    _sheets(ax, 5.58, y, heads, cell)
+    arrow(ax, (5.92, y), (6.3, y))
+    write(ax, 6.1, y + 0.13, "merge", 8)
+    matrix(ax, 6.36, y - half, [PARTS] * new, cell)
+    write(ax, 7.1, y, "×", 11)
+    _out_proj(ax, 7.2, y, cell)
+    write(ax, 7.95, y, "=", 11)
+    matrix(ax, 8.06, y - half, [[fill] * 18] * new, cell)
+    for x, name, size in (
+        (0.64, "$x$", f"{new} × 576"),
+        (1.64, r"$k,\ v$", f"3 × {new} × 64 each"),
+        (2.74, "cache", f"3 × {length} × 64 each"),
+        (3.73, "$q$", f"9 × {new} × 64"),
+        (4.86, "weights", f"9 × {new} × {length}"),
+        (5.72, "outputs", f"9 × {new} × 64"),
+        (6.68, "merged", f"{new} × 576"),
+        (7.52, "$W_o$", "576 × 576"),
+        (8.38, "output", f"{new} × 576"),
+    ):
+        write(ax, x, y + 0.44, name, 9)
+        write(ax, x, y - 0.5, size, 8)
+
+
+def _sheets(ax, x, y, matrices, cell, plain=None):
+    """Draw the matrices of heads, one behind the other, or below it if of 1 row."""
+    if len(matrices[0]) > 1:
+        tall, wide = cell * len(matrices[0]), cell * len(matrices[0][0])
+        low = y - (tall + 0.02 * (len(matrices) - 1)) / 2
+        for i in range(len(matrices) - 1, 0, -1):  # the front shows its cells
+            at, fill = (x + 0.02 * i, low + 0.02 * i), plain or matrices[i][0][0]
+            ax.add_patch(Rectangle(at, wide, tall, fc=fill, ec=LINE, lw=0.6))
+        return matrix(ax, x, low, matrices[0], cell)
+    for i, colours in enumerate(matrices):  # 3 query heads beside 1 key/value head
+        group = i // 3 if len(matrices) == 9 else i
+        lift = (1 - group) * 0.19 + (1 - i % 3) * 1.3 * cell * (len(matrices) == 9)
+        matrix(ax, x, y + lift - cell / 2, colours, cell)
+
+
+PIECES = {"cold": 4011, "morning": 5738, ",": 28, "Z": 1777, "orb": 4434, "ul": 336}
+
+
+def recap_11():
+    """SmolLM2 in matrices. The ids of n tokens choose rows of the embeddings
+    (49,152 × 576): the residual stream (n × 576). In each of 30 blocks, the weights
+    (9 × n × n) give the outputs of 9 heads (9 × n × 64), which are merged (n × 576),
+    multiplied by W_o (576 × 576) and added; then the MLP (n × 1,536) adds. The logits
+    are n × 49,152. A: ablation replaces one head's output (n × 64) by zeros, patching
+    by that of another run. B: the OV path of one head, 576 × 64 and 64 × 576, and then
+    the output layer (576 × 49,152), say which logits the head raises if it attends to
+    a token.
+    """
+    ax = ground(4.2)
+    _real_model(ax, 2.48)
+    for x, letter, title in (
+        (0.15, "A", "change one head's output"),
+        (4.55, "B", "the OV path of one head"),
+    ):
+        box(ax, x, 0.36, 4.3, 1.42, "", "white", MARK)
+        _letter(ax, x + 0.22, 1.6, letter)
+        write(ax, x + 0.4, 1.6, title, 10, ha="left", weight="bold")
+    _changed(ax)
+    _ov_path(ax, 1.02)
+    note = (
+        "n tokens   ·   49,152 in the vocabulary   ·   576 features = 9 heads × 64   "
+    )
+    note += "·   30 × 9 = 270 heads   ·   B: norms left out"
+    write(ax, 4.5, 0.19, note, 8)
+    return ax.figure
+
+
+def _letter(ax, x, y, letter):
+    """Draw the letter of a panel, which also stands in the model, where it belongs."""
+    box(ax, x - 0.1, y - 0.1, 0.2, 0.2, letter, MARKED, MARK, 8, weight="bold")
+
+
+def _real_model(ax, y):
+    """Draw the whole model, from ids to logits; y is the height of its stream."""
+    for row, (token, id_) in enumerate(PIECES.items()):
+        at = y + (2.5 - row) * 0.145
+        write(ax, 0.66, at, token, 8, ha="right")
+        box(ax, 0.7, at - 0.072, 0.36, 0.145, str(id_), "white", size=8)
+    beside(ax, 0.88, y - 0.435, 0.87, "ids", "n")
+    arrow(ax, (1.09, y), (1.38, y))
+    rows = [[MARKED if row % 4 == 1 else QUIET] * 9 for row in range(24)]
+    matrix(ax, 1.42, y - 12 * FINE, rows, FINE)
+    beside(ax, 1.56, y - 12 * FINE, 24 * FINE, "embeddings", "49,152 × 576")
+    arrow(ax, (1.72, y), (1.9, y))
+    matrix(ax, 1.93, y - 3 * FINE, [[MARKED] * 18] * 6, FINE)
+    write(ax, 2.2, y + 0.22, "input", 9)
+    write(ax, 2.2, y - 0.22, "n × 576", 8)
+    box(ax, 2.62, 2.02, 4.1, 2.05, "", "white", MARK)
+    write(ax, 2.74, 2.17, "block × 30", 10, ha="left", weight="bold")
+    write(ax, 4.84, 2.17, "residual stream:  n × 576", 9)
+    arrow(ax, (2.5, y), (6.86, y), width=4, colour="#b0b0b0")
+    _in_block(ax, y)
+    box(ax, 6.86, y - 0.11, 0.42, 0.22, "norm", "white", size=8)
+    write(ax, 7.38, y, "×", 11)
+    matrix(ax, 7.48, y - 9 * FINE, [[GREY] * 15] * 18, FINE)
+    beside(ax, 7.71, y - 9 * FINE, 18 * FINE, "output layer", "576 × 49,152")
+    write(ax, 8.05, y, "=", 11)
+    logits = np.random.default_rng(0).normal(0, 0.7, (6, 15))
+    matrix(ax, 8.19, y - 3 * FINE, signed(logits), FINE)
+    write(ax, 8.43, y - 0.22, "n × 49,152", 8)
+    write(ax, 8.66, y + 0.22, "logits", 9)
+    arrow(ax, (8.42, y + 0.12), (8.42, y + 0.56))
+    box(ax, 8.09, y + 0.58, 0.66, 0.24, "softmax", "white", size=8)
+    arrow(ax, (8.42, y + 0.82), (8.42, y + 1.06))
+    box(ax, 8.09, y + 1.08, 0.66, 0.28, "ax", MARKED, MARK)
+    write(ax, 8.02, y + 1.22, "next token", 9, ha="right")
+
+
+def _in_block(ax, y):
+    """Draw attention and the MLP, which read from the stream and add to it."""
+    middle = y + 0.93
+    for x, width, name in ((2.74, 2.86, "attention"), (5.7, 0.92, "MLP")):
+        box(ax, x, y + 0.46, width, 1.03, "", QUIET)
+        write(ax, x + 0.1, y + 1.35, name, ha="left", weight="bold")
+        arrow(ax, (x + 0.27, y), (x + 0.27, y + 0.15))
+        box(ax, x + 0.05, y + 0.15, 0.44, 0.2, "norm", "white", size=8)
+        arrow(ax, (x + 0.27, y + 0.35), (x + 0.27, y + 0.46))
+        arrow(ax, (x + width - 0.2, y + 0.46), (x + width - 0.2, y + 0.1))
+        plus(ax, x + width - 0.2, y, MARKED, MARK, 0.1)
+    mask = np.tri(6, dtype=bool)
+    scores = np.random.default_rng(3).normal(0, 1.4, (9, 6, 6))
+    weights = softmax(np.where(mask, scores, -np.inf))
+    maps = [viridis(each, mask) for each in weights]
+    _sheets(ax, 2.9, middle, maps, 0.036, plain=QUIET)
+    arrow(ax, (3.32, middle), (3.54, middle))
+    heads = [[[colour] * 2] * 6 for colour in PARTS[::2]]
+    _sheets(ax, 3.6, middle, heads, 0.036)
+    arrow(ax, (3.9, middle), (4.12, middle))
+    matrix(ax, 4.16, middle - 3 * FINE, [PARTS] * 6, FINE)
+    write(ax, 4.81, middle, "×", 11)
+    _out_proj(ax, 4.92, middle)
+    matrix(ax, 5.8, middle - 3 * FINE, [[MARKED] * 24] * 6, FINE)
+    for x, letter in ((3.74, "A"), (5.19, "B")):
+        _letter(ax, x, y + 1.36, letter)
+    for x, size in (
+        (3.07, "9 × n × n"),
+        (3.74, "9 × n × 64"),
+        (4.43, "n × 576"),
+        (5.19, "576 × 576"),
+        (6.16, "n × 1,536"),
+    ):
+        write(ax, x, y + 0.56, size, 8)
+
+
+def _out_proj(ax, x, y, cell=FINE):
+    """Draw W_o, with the rows of each group of heads in its colour; y is the middle."""
+    rows, size = [[colour] for colour in PARTS], 18 * cell
+    matrix(ax, x, y - size / 2, rows, size, tall=cell)
+
+
+def _changed(ax):
+    """Draw the merged outputs as they are, without a head, and with another run's."""
+    for y, name, colours in (
+        (1.31, "as it is", PARTS[8:10]),
+        (1.02, "ablation: zeros", ["white"] * 2),
+        (0.73, "patching: another run's", [MARK] * 2),
+    ):
+        write(ax, 1.62, y, name, 8, ha="right")
+        matrix(ax, 1.7, y - 3 * FINE, [PARTS[:8] + colours + PARTS[10:]] * 6, FINE)
+        box(ax, 1.7 + 8 * FINE, y - 3 * FINE, 2 * FINE, 6 * FINE, "", "none", MARK)
+        arrow(ax, (2.27, y), (2.38, y), (2.38, 1.02), (2.52, 1.02), head=y == 1.02)
+    write(ax, 1.98, 0.47, "one head: n × 64 of n × 576", 8)
+    write(ax, 2.6, 1.02, "×", 11)
+    _out_proj(ax, 2.72, 1.02)
+    write(ax, 2.99, 1.41, "$W_o$", 9)
+    write(ax, 2.99, 0.63, "576 × 576", 8)
+    arrow(ax, (3.75, 0.5), (3.75, 1.62), width=4, colour="#b0b0b0")
+    arrow(ax, (3.3, 1.02), (3.64, 1.02))
+    plus(ax, 3.75, 1.02, MARKED, MARK, 0.1)
+    write(ax, 3.9, 1.02, "stream", 8, ha="left")
+    write(ax, 3.9, 1.5, "logits", 8, ha="left")
+
+
+def _ov_path(ax, y):
+    """Draw what a head adds to the logits if it attends to a token."""
+    own = np.random.default_rng(7).normal(0, 0.25, 15)
+    own[9] = 1.5  # the logit of the token that is attended to
+    x = 4.72
+    for colours, name, size, sign in (
+        ([[GREY] * 18], "token", "1 × 576", "×"),
+        ([[VALUE] * 2] * 18, "$W_v$", "576 × 64", "×"),
+        ([[PARTS[8]] * 18] * 2, "$W_o$", "64 × 576", "×"),
+        ([[GREY] * 15] * 18, "output layer", "576 × 49,152", "="),
+        (signed(own[None]), "logits", "1 × 49,152", ""),
+    ):
+        wide, room = FINE * len(colours[0]), max(0.5, FINE * len(colours[0]))
+        tall = FINE if len(colours) > 1 else 0.08
+        low = y - len(colours) * tall / 2
+        matrix(ax, x + (room - wide) / 2, low, colours, FINE, tall=tall)
+        write(ax, x + room / 2, y + 0.38, name, 9)
+        write(ax, x + room / 2, y - 0.36, size, 8)
+        write(ax, x + room + 0.17, y, sign, 11)
+        x += room + 0.34
+    write(ax, 6.7, 0.47, "does the head raise the logit of the token itself?", 8)

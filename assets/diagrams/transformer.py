@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from assets.diagrams import panels, panels_heads
+from assets.diagrams import debugging, panels, panels_heads, panels_model
 from assets.diagrams.drawing import (
     INK,
     KEY,
@@ -66,6 +66,7 @@ ENCODER = {"tokens", "embeddings", "position", "positions"} | IN_BLOCK
 # A language model of today has no encodings at this place: its heads rotate q and k.
 WHOLE = set(BOXES) | IN_BLOCK
 HEADS, POSITIONAL = {"attention"}, {"position", "positions"}
+LOOP = {"tokens", "probabilities"}  # the model writes: a token goes back to the tokens
 
 LESSONS = {
     1: Lesson("scaled dot-product attention", HEADS, panels.one_head),
@@ -77,8 +78,9 @@ LESSONS = {
     7: Lesson("seeing heads", HEADS, panels_heads.seen, "2"),
     8: Lesson("head specialisation", HEADS, panels_heads.specialised, "2"),
     9: Lesson("a pretrained encoder", ENCODER, panels_heads.encoder, "6"),
-    10: Lesson("fast attention", HEADS, panels.cache),
-    11: Lesson("a language model", WHOLE, panels.language_model, "30"),
+    10: Lesson("writing text", HEADS | LOOP, panels_model.cache),
+    11: Lesson("a real language model", WHOLE, panels_model.language_model, "30"),
+    12: Lesson("debugging attention", HEADS, debugging.who_sees_whom),
 }
 
 
@@ -97,7 +99,7 @@ def transformer(number: int) -> Figure:
     for name, y in PLUSES.items():
         fill, edge = (MARKED, MARK) if name in lesson.marked else (QUIET, LINE)
         plus(ax, MIDDLE, y, fill, edge, radius=0.09)
-    if lesson.marked == WHOLE:
+    if lesson.marked >= LOOP:
         _loop(ax)
     _panel(ax, f"lesson {number:02}: {lesson.title}")
     inside = ax.figure.add_axes((0, 0, 1, 1), xlim=(-PANEL[0], WIDTH - PANEL[0]))

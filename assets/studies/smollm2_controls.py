@@ -2,10 +2,11 @@
 
 On the 24 sentences of `smollm2`: the most needed heads replaced by a mean instead of
 zeros; the weight of 17.4 without 16.0 at one position; which terms of the logit
-difference change without 23.0. On texts: what is lost without the induction heads and
-without the heads that write most, each beside random heads of the same layers. With a
-gap in the positions: copied tokens and the loss on a text, for further texts. With
-interpolation in one head, one layer, or all others: copied tokens.
+difference change without 23.0. On texts: what is lost without each of eight needed
+heads, and without the induction heads and the heads that write most, each of these two
+sets beside random heads of the same layers. With a gap in the positions: copied tokens
+and the loss on a text, for further texts. With interpolation in one head, one layer, or
+all others: copied tokens.
 """
 
 import random
@@ -210,6 +211,7 @@ def sets(model, ids: torch.Tensor) -> dict[str, list[str]]:
     """Return the sets of heads that are left out, by name."""
     most = by_length(model, ids)[:8]
     found = {"none": [], "induction heads": INDUCTION, "write most": most}
+    found |= {f"{head} alone": [head] for head in NEEDED[:8]}
     for seed in range(RANDOM_SETS):
         found[f"like induction heads {seed}"] = random_like(INDUCTION, seed)
         found[f"like write most {seed}"] = random_like(most, seed)
@@ -353,7 +355,7 @@ def again(stored: dict) -> list[dict]:
     names, (model, tokenizer) = Names(), load_smollm2()
     story, *texts = (tokenizer.encode(x) for x in [STORY, *stored["texts"][:2]])
     rows = [mean_ablation(names, "1.3"), without_16_0(names), repair(names)]
-    for label in ("induction heads", "like write most 3"):
+    for label in ("1.5 alone", "induction heads", "like write most 3"):
         (row,) = runs_of(stored, set=label)
         rows.append(left_out(model, [story, *texts], label, row["heads"]))
     return [

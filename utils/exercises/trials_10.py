@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from utils.positions import frequencies, rotate_pairs
+from utils.models import CausalLM
+from utils.positions import Rotary, frequencies, rotate_pairs
 
 from .catalogue import trials
 from .draws import qkv, randn
@@ -24,7 +25,7 @@ def neighbours(x, positions):
     return halves(x, positions, "interleaved")
 
 
-@trials("10.1", gradients=False)
+@trials("10.5", gradients=False)
 def caches(dtype):
     # new tokens, old tokens, room for tokens; the seventh is full afterwards
     sizes = [(2, 3, 8), (1, 5, 9), (4, 0, 7), (3, 4, 12), (1, 1, 4), (2, 6, 10)]
@@ -99,3 +100,48 @@ def windows(dtype):
     sizes += [(5, 5, 3), (5, 8, 2)]  # two of three numbers were seen before
     for queries, keys, window in sizes if dtype == torch.float32 else ():
         yield {"queries": queries, "keys": keys, "window": window}
+
+
+def counted(answer, model, ids, steps, temperature, seed):
+    """Return what an answer writes, and how many positions it computes in vain.
+
+    Prompt and new tokens are enough; the last new token need not be computed.
+    """
+    computed = 0
+
+    def watched(new, *, cache=None):
+        nonlocal computed
+        computed += new.numel()  # texts × positions
+        return model(new, cache=cache)
+
+    generator = torch.Generator().manual_seed(seed)
+    ids_written = answer(watched, ids, steps, temperature, generator)
+    needed = ids.numel() + steps * len(ids)
+    again = max(0, computed - needed)
+    return {"ids": ids_written, "positions computed more than once": again}
+
+
+def small_model(vocab_size, seed):
+    """Return a language model of this vocabulary with drawn weights."""
+    model = CausalLM(vocab_size, 16, 2, 1, position=Rotary(8)).double().eval()
+    for i, x in enumerate(model.parameters()):
+        scale = 0.5 if x.dim() == 1 else 2 / x.shape[-1] ** 0.5
+        x.data = scale * randn(*x.shape, seed=100 * seed + i)
+    return model.requires_grad_(False)
+
+
+@trials("10.1", gradients=False, through=counted)
+def prompts(dtype):
+    # vocabulary, texts, length of the prompt, steps, temperature
+    sizes = [(11, 1, 4, 8, 0.0), (9, 1, 6, 9, 0.7), (13, 3, 5, 10, 0.0)]
+    sizes += [(7, 2, 5, 9, 1.5), (12, 1, 1, 6, 0.0), (8, 4, 3, 6, 1.0)]
+    sizes += [(10, 2, 7, 1, 0.5), (10, 1, 3, 12, 3.0), (6, 2, 3, 0, 0.0)]
+    # long and broad: another temperature would draw other tokens
+    sizes += [(40, 4, 3, 30, 0.3), (40, 4, 3, 30, 3.0)]
+    # whole numbers are written: nothing depends on a precision
+    for seed, given in enumerate(sizes) if dtype == torch.float32 else ():
+        vocab_size, texts, length, steps, temperature = given
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(vocab_size, (texts, length), generator=generator)
+        trial = {"model": small_model(vocab_size, seed), "ids": ids, "steps": steps}
+        yield trial | {"temperature": temperature, "seed": 100 + seed}

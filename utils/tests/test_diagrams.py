@@ -4,10 +4,14 @@ import json
 from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+import torch
 from matplotlib.text import Text
+from torch.nn import functional as F
 
 from assets.diagrams import __main__ as diagrams
+from assets.diagrams.debugging import CAUSAL, LATER
 from assets.diagrams.drawing import save
 from assets.diagrams.transformer import transformer
 from utils.plotting import DIAGRAMS
@@ -51,3 +55,20 @@ def test_drawing_is_deterministic(tmp_path):
         save(transformer(1), tmp_path / name, "transformer_01", "An alt text.")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("drawn, shown", [(CAUSAL, CAUSAL), (LATER, ~CAUSAL)])
+def test_who_sees_whom_is_what_pytorch_does(drawn, shown):
+    """The fault of lesson 12 takes True, which shows, for hiding."""
+    x = torch.randn(8, 16, dtype=torch.float64)
+
+    def attended(x):
+        q, k, v = (x.roll(shift, dims=-1)[None] for shift in range(3))
+        return F.scaled_dot_product_attention(q, k, v, torch.tensor(shown))[0]
+
+    sees = np.zeros((8, 8), dtype=bool)
+    for token in range(8):
+        changed = x.clone()
+        changed[token] = torch.randn(16)
+        sees[:, token] = ((attended(changed) - attended(x)).abs() > 1e-9).any(-1)
+    assert (sees == drawn).all()

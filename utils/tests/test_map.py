@@ -33,10 +33,11 @@ def test_the_map_is_what_the_files_say():
 
 
 def test_each_file_imports_only_what_stands_above_it():
-    """So imports run one way; and none of them is the exercises or the tests."""
+    """So imports run one way; of the exercises, only examine.py knows."""
     above: set[str] = set()
     for name, imports in re.findall(r"^  (\w+)\.py(?: <- (.*))?$", utils.__doc__, re.M):
-        assert set(filter(None, imports.split(", "))) <= above, name
+        known = above | {"exercises"} if name == "examine" else above
+        assert set(filter(None, imports.split(", "))) <= known, name
         above.add(name)
 
 

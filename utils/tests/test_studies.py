@@ -52,14 +52,22 @@ RUNS = {
         *((name, seed) for name, x in s.SEARCHES.items() for seed in x.seeds)]),
     "concatenated": (64, "way, features, steps, seed", lambda s: [
         (*which, seed) for which in s.SETS for seed in s.SEEDS]),
+    "decoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
     "encoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
     "dropout": (3, "dropout, seed", lambda s: product(s.DROPOUTS, s.SEEDS)),
+    "grouped_heads": (64, "way, kv heads, seed", lambda s: [
+        (way, n, seed) for way, numbers in s.WAYS.items()
+        for n, seed in product(numbers, s.SEEDS)]),
     "length": (704, "task, scheme, tested, steps, learning_rate, seed", all_tests),
     "norms": (78, "norms, blocks, features, rate, clipped, steps, precision, weights, "
               "seed", lambda s: [
         [*(x[key] for key in s.KEY), seed] for x in s.settings() for seed in s.SEEDS]),
     "number_of_heads": (80, "heads, head_dim, steps, seed", lambda s: [
         (*kind, seed) for kind in s.KINDS for seed in s.SEEDS]),
+    "ordinary_text": (58, "text, without, instead", lambda s: [
+        (text, *which) for text in ("help", "prose")
+        for which in [*product(s.LEFT_OUT, ["zero"]), *product(s.BY_MEAN, ["mean"])]]),
+    "ov_copying": (489, "part, head, gone, draw, what", None),
     "parts": (51, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
     "repairs": (352, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
@@ -73,8 +81,12 @@ RUNS = {
         *product(["language model"], named(30, 9))]),
     "rollout": (17, "encoder, seed", lambda s: [
         ("trained", None), *product(s.KINDS, s.SEEDS)]),
+    "sliding_window": (15, "what, texts, keys", lambda s: [
+        *product(["mask"], s.LENGTH, s.MASKS),
+        *product(["rolling cache"], s.LENGTH, [s.ROLLING]),
+        *product(["written"], [None], s.WRITERS)]),
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
-    "smollm2_controls": (70, "control, head, set, scheme, gap, where", None),
+    "smollm2_controls": (78, "control, head, set, scheme, gap, where", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
     "seen_heads": (16, "seed", lambda s: [(seed,) for seed in range(16)]),
     "story_models": (16, "seed", lambda s: [(seed,) for seed in s.SEEDS]),
@@ -89,6 +101,8 @@ RUNS = {
     "variants": (48, "variant, seed", lambda s: product(s.VARIANTS, range(8))),
     "without_heads": (72, "gone", lambda s: [[[name]] for name in named(6, 12)]),
 }  # fmt: skip
+WITH_SMOLLM2 = {"decoder_roles", "ordinary_text", "ov_copying", "roles"}
+WITH_SMOLLM2 |= {"sliding_window", "smollm2", "smollm2_controls"}
 
 
 def test_every_study_has_its_script_and_a_row_of_the_table():
@@ -120,6 +134,7 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
         ("variants", 48, ["variant", "alone"]),
         ("parts", 51, ["model", "blocks", "steps", "training", "validation"]),
         ("specialisation", 64, ["kind", "curve"]),
+        ("grouped_heads", 64, ["way", "kv heads", "losses"]),
         ("thermometers", 112, ["kind", "curve"]),
         ("number_of_heads", 80, ["heads", "head_dim", "steps", "curve"]),
         ("seen_heads", 16, ["scores"]),
@@ -144,7 +159,7 @@ def test_every_seed_is_a_training_of_its_own(name, count, fields):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*RUNS} - {"treebank"}))
 def test_one_run_again_is_as_stored(name):
-    if name in ("roles", "smollm2", "smollm2_controls"):
+    if name in WITH_SMOLLM2:
         need_smollm2()
     command = [sys.executable, "-m", "assets.studies", name, "--check"]
     quiet = os.environ | {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
@@ -379,6 +394,27 @@ def test_random_heads_of_the_controls_are_others_of_the_same_layers():
             assert layers[0] == layers[1]
             assert drawn["heads"] == study.random_like(row["heads"], seed)
     assert study.random_like(["3.0", "3.1"], 1) != study.random_like(["3.0", "3.1"], 2)
+
+
+def test_rows_of_ordinary_text_fit_its_counts():
+    study, stored = study_of("ordinary_text")
+    for counts in stored["counts"].values():
+        for place, size in (("all", study.LENGTH - 1), ("early", 41), ("late", 112)):
+            every = torch.tensor([counts[place][kind] for kind in study.KINDS])
+            assert every.sum(0).tolist() == [size] * study.TOPICS
+    assert len(study.prose()) == len(stored["help"]) == study.TOPICS
+    drawn = {tuple(study.LEFT_OUT[f"random {i}"]) for i in range(study.DRAWS)}
+    assert len(drawn) == study.DRAWS
+    of_places = torch.tensor([study.BIN - 1] + [study.BIN] * 15) / (study.LENGTH - 1)
+    for run in stored["runs"]:
+        assert run["heads"] == study.LEFT_OUT[run["without"]]
+        counts = torch.tensor([*stored["counts"][run["text"]]["all"].values()])
+        means = torch.tensor([run[kind] for kind in study.KINDS])
+        every = torch.tensor(run["all"])
+        found = (means * counts).sum(0) / (study.LENGTH - 1)
+        torch.testing.assert_close(found, every, atol=2e-3, rtol=0)
+        found = torch.tensor(run["by place"]) @ of_places
+        torch.testing.assert_close(found, every, atol=2e-3, rtol=0)
 
 
 def test_roles_agree_with_the_lessons():

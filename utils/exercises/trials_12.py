@@ -1,0 +1,275 @@
+"""Trials of lesson 12: right and wrong layers that cannot be looked into."""
+
+import math
+import random
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from utils.positions import frequencies, rotate_pairs, sinusoidal
+
+from .catalogue import trials
+from .draws import randn
+
+LOW = -math.inf
+TRIANGLE = torch.ones(64, 64, dtype=torch.bool).tril()
+
+
+class Layer:
+    """A function layer(x, mask=None): four heads of six features; True shows a key.
+
+    What a kind of layer does otherwise overrides a method. size: of the outputs;
+    sharp: of the queries. It computes in double precision.
+    """
+
+    def __init__(self, seed=0, size=1.0, sharp=1.0, bias=0.0):
+        w = randn(4, 24, 24, seed=seed) / 24**0.5
+        self.w_q, self.w_k, self.w_v, self.w_o = w[0] * sharp, w[1], w[2], w[3] * size
+        self.biases = bias * randn(3, 24, seed=seed + 1)
+        self.__name__ = self.kind
+
+    kind = "a right layer"
+
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if x.dim() != 3 or x.shape[-1] != 24:
+            raise ValueError(f"x has shape {tuple(x.shape)}; give (batch, length, 24).")
+        return self.layer(x.double(), mask).to(x.dtype)
+
+    def __repr__(self):
+        return "a layer"
+
+    def layer(self, x, mask):
+        ws = self.w_q, self.w_k, self.w_v
+        q, k, v = (self.split(x @ w + b) for w, b in zip(ws, self.biases))
+        q, k = self.turn(q), self.turn(k)
+        scores = self.biased(q @ k.mT / 6**0.5)
+        weights = self.softmax(scores if mask is None else self.hide(scores, mask))
+        return self.merge(self.after(weights, mask) @ v) @ self.w_o
+
+    def split(self, x):
+        return x.unflatten(-1, (4, 6)).transpose(1, 2)
+
+    def merge(self, heads):
+        return heads.transpose(1, 2).flatten(2)
+
+    def turn(self, x):
+        return x
+
+    def biased(self, scores):
+        return scores
+
+    def hide(self, scores, mask):
+        return scores.masked_fill(~mask, LOW)
+
+    def softmax(self, scores):
+        return scores.softmax(dim=-1)
+
+    def after(self, weights, mask):
+        return weights
+
+
+def made(kind: str, *parents, **methods) -> type:
+    """Return a class of layers with other methods."""
+    return type("Made", parents or (Layer,), {"kind": kind} | methods)
+
+
+# --- what is wrong ----------------------------------------------------------------
+
+CUT = {"split": lambda self, x: x.reshape(len(x), 4, x.shape[1], 6)}
+GLUED = {"merge": lambda self, heads: heads.reshape(len(heads), heads.shape[2], 24)}
+RESHAPES = [
+    made("split without transpose", **CUT),
+    made("merge without transpose", **GLUED),
+    made("split and merge without transpose", **CUT, **GLUED),
+]
+
+
+def by_text(self, x, mask):
+    return Layer.layer(self, x + sinusoidal(len(x), 24)[:, None].to(x), mask)
+
+
+def exps(self, scores):
+    return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+
+
+FAULTS = [
+    *RESHAPES,
+    made("mask inverted", hide=lambda self, s, m: s.masked_fill(m, LOW)),
+    made("mask hides queries", hide=lambda self, s, m: s.masked_fill(~m.mT, LOW)),
+    made("mask added as 1 and 0", hide=lambda self, s, m: s + m),
+    made(
+        "mask after the softmax",
+        hide=lambda self, s, m: s,
+        after=lambda self, w, m: w if m is None else w * m,
+    ),
+    made("softmax over the queries", softmax=lambda self, s: s.softmax(dim=-2)),
+    made("exp without a maximum", softmax=exps),
+    made("dropout", after=lambda self, w, m: F.dropout(w, 0.1)),
+    made("positions along the batch", layer=by_text),
+]
+LARGE = made("a mask of -1e9", hide=lambda self, s, m: s.masked_fill(~m, -1e9))
+NAMES = "Ada Ben Cem Dia Eva Fay".split()
+
+
+@trials("12.1", gradients=False)
+def six_layers(dtype):
+    """Yield six layers by name: each fault is once the only one, and more at random."""
+    if dtype != torch.float32:
+        return
+    rng = random.Random(0)
+    for number in range(18):
+        some = [FAULTS[number]] if number < len(FAULTS) else rng.sample(FAULTS, 3)
+        some = some if number < 17 else []  # the last six are all right
+        kinds = [*some, LARGE, *[Layer] * 5][:6]
+        rng.shuffle(kinds)
+        sizes = [(1.0, 1.0, 0.0), (0.02, 1.0, 0.0), (1.0, 2.0, 0.5), (3.0, 0.5, 1.0)]
+        layers = {
+            name: kind(100 * number + 10 * i, *rng.choice(sizes))
+            for i, (name, kind) in enumerate(zip(NAMES, kinds))
+        }
+        yield {"layers": layers}
+
+
+# --- weighted means that look unusual ---------------------------------------------
+
+
+def rotated(self, x):
+    turns = frequencies(6, dtype=torch.float64)
+    return rotate_pairs(x, torch.arange(x.shape[-2])[:, None] * turns)
+
+
+def distances(scores):
+    place = torch.arange(scores.shape[-1])
+    return place - place[:, None]
+
+
+def sloped(self, scores):
+    slopes = 0.5 ** torch.arange(1, 5).double()[:, None, None]
+    return scores + slopes * distances(scores).clamp(max=0)
+
+
+def causal(self, scores):
+    n = scores.shape[-1]
+    return scores.masked_fill(~TRIANGLE[:n, :n], LOW)
+
+
+def near(self, scores):
+    return causal(self, scores).masked_fill(distances(scores) < -3, LOW)
+
+
+def prefix(self, scores):
+    n = scores.shape[-1]
+    shown = TRIANGLE[:n, :n] | (torch.arange(n) < 3)
+    return scores.masked_fill(~shown, LOW)
+
+
+class Grouped(Layer):
+    """Each two heads share the same keys and values."""
+
+    kind = "grouped heads"
+
+    def __init__(self, *options):
+        super().__init__(*options)
+        for name in ("w_k", "w_v"):  # heads 1 and 3 get those of 0 and 2
+            w = getattr(self, name).unflatten(-1, (4, 6))
+            setattr(self, name, w[:, [0, 0, 2, 2]].flatten(-2))
+        biases = self.biases.unflatten(-1, (4, 6))
+        self.biases[1:] = biases[1:, [0, 0, 2, 2]].flatten(-2)
+
+
+def normed(self, x):
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def in_evaluation(self, weights, mask):
+    return F.dropout(weights, 0.5, training=False)
+
+
+def rounded(self, x, mask):
+    return Layer.layer(self, x, mask).round(decimals=6)
+
+
+EXACT = made("a right layer without rounding errors", layer=rounded)
+UNUSUAL = [
+    made("a causal layer", biased=causal),
+    made("a window of four tokens", biased=near),
+    made("rotary embeddings", turn=rotated),
+    made("ALiBi", biased=sloped),
+    made("a prefix that all see, then causal", biased=prefix),
+    Grouped,
+    made("normed queries and keys", turn=normed),
+    made("dropout, in evaluation mode", after=in_evaluation),
+]
+SUMS = [
+    made("softmax over the heads", softmax=lambda self, s: s.softmax(dim=1)),
+    made("no softmax", softmax=lambda self, s: s),
+    made("exp that nothing divides", softmax=lambda self, s: s.exp()),
+    made(
+        "causal, softmax over the queries",
+        biased=causal,
+        softmax=lambda self, s: s.softmax(dim=-2),
+    ),
+    made(
+        "causal mask after the softmax",
+        after=lambda self, w, m: w * TRIANGLE[: w.shape[-1], : w.shape[-1]],
+    ),
+    made("rotary embeddings, split without transpose", turn=rotated, **CUT),
+    made("a window, merge without transpose", biased=near, **GLUED),
+]
+
+
+@trials("12.2", gradients=False)
+def weighted_means(dtype):
+    if dtype != torch.float32:
+        return
+    options = [(1.0, 1.0, 0.0), (0.02, 1.0, 0.0), (1.0, 2.0, 0.5)]
+    for number, kind in enumerate([Layer, EXACT, *UNUSUAL, *RESHAPES, *SUMS]):
+        for seed, each in enumerate(options):
+            yield {"layer": kind(10 * number + seed, *each)}
+
+
+# --- what True means --------------------------------------------------------------
+
+
+class Padded:
+    """A function layer(x, mask): one head; mask (batch, length), True or False."""
+
+    def __init__(self, kind: str, seed: int, size=1.0):
+        self.kind = kind
+        w = randn(3, 8, 8, seed=seed) / 8**0.5
+        self.w_q, self.w_k, self.w_v = w[0], w[1], w[2] * size
+        self.__name__ = "a layer"
+
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if x.dim() != 3 or x.shape[-1] != 8:
+            raise ValueError(f"x has shape {tuple(x.shape)}; give (batch, length, 8).")
+        if mask is not None and (mask.dtype, mask.shape) != (torch.bool, x.shape[:2]):
+            given = f"{mask.dtype} {tuple(mask.shape)}"
+            raise ValueError(f"mask is {given}; give True and False {x.shape[:2]}.")
+        given, x = x.dtype, x.double()
+        scores = (x @ self.w_q) @ (x @ self.w_k).mT / 8**0.5
+        if mask is not None:
+            scores = self.masked(scores, mask[:, None])
+        weights = scores.softmax(dim=-1)
+        if mask is not None and self.kind == "True hides the query":
+            weights = weights.masked_fill(mask[..., None], 0.0)
+        return (weights @ (x @ self.w_v)).to(given)
+
+    def masked(self, scores, mask):
+        if self.kind == "True shows":
+            return scores.masked_fill(~mask, -1e9)
+        if self.kind == "True hides":
+            return scores.masked_fill(mask, -1e9)
+        return scores + mask if self.kind == "True is added" else scores
+
+
+MEANINGS = "True shows, True hides, True is added, True hides the query, ignored"
+
+
+@trials("12.3", gradients=False)
+def conventions(dtype):
+    for seed in range(3) if dtype == torch.float32 else ():
+        for number, kind in enumerate(MEANINGS.split(", ")):
+            size = (1.0, 0.02, 5.0)[seed]
+            yield {"layer": Padded(kind, 20 * seed + number, size)}

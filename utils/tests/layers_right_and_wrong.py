@@ -1,0 +1,427 @@
+"""Layers that `examine` is tried on: right ones of many kinds, and wrong ones."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from utils.positions import sinusoidal
+
+E, H, D = 24, 4, 6
+LOW = -math.inf
+
+
+class Stacked(nn.Module):
+    """One stacked projection; what is wrong overrides one method."""
+
+    def __init__(self, embed_dim=E, num_heads=H, bias=True):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=bias)
+        self.out = nn.Linear(embed_dim, embed_dim)
+        if bias:
+            nn.init.normal_(self.qkv.bias)
+
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def merge(self, heads):
+        return heads.transpose(1, 2).flatten(2)
+
+    def scale(self, q):
+        return q.shape[-1] ** -0.5
+
+    def softmax(self, scores):
+        return scores.softmax(dim=-1)
+
+    def hide(self, scores, mask):
+        return scores if mask is None else scores.masked_fill(~mask, -math.inf)
+
+    def weigh(self, scores, mask):
+        return self.softmax(self.hide(scores, mask))
+
+    def parts(self, x):
+        return self.qkv(x).chunk(3, dim=-1)
+
+    def forward(self, x, mask=None):
+        q, k, v = map(self.split, self.parts(x))
+        weights = self.weigh(q @ k.mT * self.scale(q), mask)
+        return self.out(self.merge(weights @ v))
+
+
+# --- right ---
+
+
+class Interleaved(Stacked):
+    def parts(self, x):
+        x = self.qkv(x).unflatten(-1, (self.num_heads, 3, -1))
+        return [x[..., i, :].flatten(-2) for i in range(3)]
+
+
+class ListOfHeads(nn.Module):
+    """Heads as modules, causal by a registered triangle."""
+
+    def __init__(self, embed_dim=E, num_heads=H, block_size=8):
+        super().__init__()
+        names = "query", "key", "value"
+        dim = embed_dim // num_heads
+        self.heads = nn.ModuleList(
+            nn.ModuleDict({n: nn.Linear(embed_dim, dim, bias=False) for n in names})
+            for _ in range(num_heads)
+        )
+        self.out = nn.Linear(embed_dim, embed_dim)
+        self.register_buffer("triangle", torch.ones(block_size, block_size).tril())
+
+    def forward(self, x):
+        n = x.shape[1]
+        outputs = []
+        for head in self.heads:
+            q, k, v = (head[name](x) for name in ("query", "key", "value"))
+            scores = q @ k.mT * q.shape[-1] ** -0.5
+            scores = scores.masked_fill(self.triangle[:n, :n] == 0, -math.inf)
+            outputs.append(scores.softmax(dim=-1) @ v)
+        return self.out(torch.cat(outputs, dim=-1))
+
+
+class Separate(nn.Module):
+    """Separate projections, -1e9 as a mask; returns weights after dropout, too."""
+
+    def __init__(self, embed_dim=E, num_heads=H):
+        super().__init__()
+        self.h = num_heads
+        self.w_q, self.w_k = (
+            nn.Linear(embed_dim, embed_dim),
+            nn.Linear(embed_dim, embed_dim),
+        )
+        self.w_v, self.w_o = (
+            nn.Linear(embed_dim, embed_dim),
+            nn.Linear(embed_dim, embed_dim),
+        )
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, query, key, value, mask=None):
+        def cut(x):
+            return x.view(len(x), -1, self.h, x.shape[-1] // self.h).transpose(1, 2)
+
+        q, k, v = cut(self.w_q(query)), cut(self.w_k(key)), cut(self.w_v(value))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        weights = self.dropout(scores.softmax(dim=-1))
+        x = (weights @ v).transpose(1, 2).contiguous().view(len(query), -1, E)
+        return self.w_o(x), weights
+
+
+class ByHeadParameters(nn.Module):
+    """Matrices (heads, embed_dim, head_dim) and einsum, as in TransformerLens."""
+
+    def __init__(self):
+        super().__init__()
+        for name in "QKV":
+            w = nn.Parameter(torch.randn(H, E, D))
+            setattr(self, f"W_{name}", w)
+            setattr(self, f"b_{name}", nn.Parameter(torch.zeros(H, D)))
+        self.W_O = nn.Parameter(torch.randn(H, D, E))
+
+    def forward(self, x):
+        q, k, v = (
+            torch.einsum("bte,hed->bhtd", x, getattr(self, f"W_{n}"))
+            + getattr(self, f"b_{n}")[:, None]
+            for n in "QKV"
+        )
+        weights = (q @ k.mT / D**0.5).softmax(dim=-1)
+        return torch.einsum("bhtd,hde->bte", weights @ v, self.W_O)
+
+
+class PlainMatrices(nn.Module):
+    """x @ W with parameters, one head, no output matrix."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("W_q", "W_k", "W_v"):
+            setattr(self, name, nn.Parameter(torch.randn(E, E)))
+
+    def forward(self, x, mask=None):
+        q, k, v = x @ self.W_q, x @ self.W_k, x @ self.W_v
+        scores = q @ k.mT / E**0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        return scores.softmax(dim=-1) @ v
+
+
+class Causal(Stacked):
+    def weigh(self, scores, mask):
+        triangle = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        return super().weigh(scores, triangle if mask is None else triangle & mask)
+
+
+class Kernel(Stacked):
+    """PyTorch's kernel, causal."""
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.parts(x))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(self.merge(y))
+
+
+class Window(Stacked):
+    def weigh(self, scores, mask):
+        near = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().triu(-2)
+        return super().weigh(scores, near if mask is None else near & mask)
+
+
+class Local(Stacked):
+    def weigh(self, scores, mask):
+        near = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(1).triu(-1)
+        return super().weigh(scores, near if mask is None else near & mask)
+
+
+class Prefix(Stacked):
+    """The first three tokens see each other, the others are causal."""
+
+    def weigh(self, scores, mask):
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        seen[:, :3] = True
+        return super().weigh(scores, seen if mask is None else seen & mask)
+
+
+class Sink(Stacked):
+    """A learned logit in the softmax that belongs to no token."""
+
+    def __init__(self):
+        super().__init__()
+        self.sink = nn.Parameter(torch.randn(H, 1, 1))
+
+    def softmax(self, scores):
+        sink = self.sink.expand(len(scores), -1, scores.shape[-2], 1)
+        return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+class NormedQueries(Stacked):
+    def __init__(self):
+        super().__init__()
+        self.q_norm, self.k_norm = nn.LayerNorm(D), nn.LayerNorm(D)
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.parts(x))
+        q, k = self.q_norm(q), self.k_norm(k)
+        return self.out(self.merge(self.softmax(q @ k.mT * self.scale(q)) @ v))
+
+
+class AddedPositions(Stacked):
+    def __init__(self):
+        super().__init__()
+        self.pos_embedding = nn.Parameter(torch.randn(1, 32, E))
+
+    def forward(self, x, mask=None):
+        return super().forward(x + self.pos_embedding[:, : x.shape[1]], mask)
+
+
+class SinusoidalPositions(Stacked):
+    """Positions are added inside, and no parameter has their name."""
+
+    def forward(self, x, mask=None):
+        return super().forward(x + sinusoidal(x.shape[1], E).to(x), mask)
+
+
+class DistancesInValues(Stacked):
+    """Each head adds a learned vector of the distance, as in Shaw et al. 2018."""
+
+    def __init__(self):
+        super().__init__()
+        self.distances = nn.Embedding(1024, D)
+
+    def forward(self, x, mask=None):
+        q, k, v = map(self.split, self.parts(x))
+        weights = self.weigh(q @ k.mT * self.scale(q), mask)
+        place = torch.arange(x.shape[1])
+        vectors = self.distances(place - place[:, None] + 512)  # (queries, keys, D)
+        heads = weights @ v + torch.einsum("bhqk,qkd->bhqd", weights, vectors)
+        return self.out(self.merge(heads))
+
+
+class FreshZeros(Stacked):
+    """The output matrix begins as zeros, as in some trainings."""
+
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.out.weight)
+
+
+class Bias(Stacked):
+    """A bias of the distance on the scores, as in ALiBi."""
+
+    def hide(self, scores, mask):
+        place = torch.arange(scores.shape[-1])
+        return super().hide(scores - (place - place[:, None]).abs(), mask)
+
+
+class InSingle(Stacked):
+    """Computes its softmax in single precision, as libraries do."""
+
+    def softmax(self, scores):
+        return scores.float().softmax(dim=-1).to(scores.dtype)
+
+
+class AfterNorm(Stacked):
+    """A norm before, a residual connection around it: a sublayer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(E)
+
+    def forward(self, x, mask=None):
+        return x + super().forward(self.norm(x), mask)
+
+
+class KeyPadding(Stacked):
+    """True hides, and each text has a row (batch, length), as key_padding_mask."""
+
+    def forward(self, x, key_padding_mask=None):
+        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
+        return super().forward(x, mask)
+
+
+class ExtraKey(nn.Module):
+    """nn.MultiheadAttention with an extra key, and another output matrix."""
+
+    def __init__(self):
+        super().__init__()
+        options = {"add_bias_kv": True, "batch_first": True}
+        self.attention = nn.MultiheadAttention(E, H, **options)
+        self.proj = nn.Linear(E, E)
+
+    def forward(self, x):
+        return self.proj(self.attention(x, x, x)[0])
+
+
+# --- wrong ---
+
+
+def wrong(name, cause, **methods):
+    """Return (name, cause, class): a layer with other methods."""
+    return name, cause, type(name, (Stacked,), methods)
+
+
+def later_only(self, x):
+    q, k, v = map(self.split, self.parts(x))
+    mask = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+    return self.out(self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask)))
+
+
+def zeros_leak(self, scores, mask):
+    return scores.masked_fill(scores.triu(1).bool(), -math.inf).softmax(dim=-1)
+
+
+def one_ahead(self, scores, mask):
+    return scores.masked_fill(
+        torch.ones_like(scores).triu(2).bool(), -math.inf
+    ).softmax(-1)
+
+
+def not_itself(self, scores, mask):
+    hidden = torch.ones_like(scores).triu(0).bool()
+    return scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num()
+
+
+def drops_in_eval(self, scores, mask):
+    return F.dropout(self.softmax(self.hide(scores, mask)), 0.2)
+
+
+def no_maximum(self, scores):
+    return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+
+
+def cut_text(self, x):
+    return x.reshape(len(x), self.num_heads, x.shape[1], -1)
+
+
+def glue(self, heads):
+    return heads.reshape(len(heads), heads.shape[2], -1)
+
+
+def over(dim):
+    return lambda self, scores: scores.softmax(dim=dim)
+
+
+def mask_after(self, scores, mask):
+    weights = self.softmax(scores)
+    return weights if mask is None else weights * mask
+
+
+def hide_by(hidden):
+    return lambda self, s, m: s if m is None else hidden(s, m)
+
+
+def zeros_shown(scores, mask):
+    return scores.masked_fill((scores * ~mask).bool(), LOW)
+
+
+def keys_as_values(self, x):
+    query, key, _ = self.qkv(x).chunk(3, dim=-1)
+    return query, key, key
+
+
+def changes_input(self, x, mask=None):
+    x += 1.0
+    return Stacked.forward(self, x, mask)
+
+
+def by_text(self, x, mask=None):
+    return Stacked.forward(self, x + torch.arange(len(x))[:, None, None].to(x), mask)
+
+
+def across_batch(self, x, mask=None):
+    return Stacked.forward(self, x - x.mean(dim=0), mask)
+
+
+FAULTS = [  # name, the known mistake that is named or None, class
+    wrong("later_only", None, forward=later_only),
+    wrong("zeros_leak", "always a causal mask", weigh=zeros_leak),
+    wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
+    wrong("no_scale", "no scale", scale=lambda self, q: 1.0),
+    wrong("d_scale", "divided by head_dim", scale=lambda self, q: 1 / q.shape[-1]),
+    wrong("reshape", "reshape without transpose", split=cut_text),
+    wrong("merge", "merge without transpose", merge=glue),
+    wrong("both", "split and merge without transpose", split=cut_text, merge=glue),
+    wrong("over_queries", "softmax over the wrong axis", softmax=over(-2)),
+    wrong("over_heads", "softmax over the heads", softmax=over(1)),
+    wrong("one_ahead", None, weigh=one_ahead),
+    wrong("not_itself", None, weigh=not_itself),
+    wrong("drops_in_eval", None, weigh=drops_in_eval),
+    wrong("no_maximum", None, softmax=no_maximum),
+    wrong("after", "mask after the softmax", weigh=mask_after),
+    wrong("minus_three", None, hide=hide_by(lambda s, m: s.masked_fill(~m, -3.0))),
+    wrong("zeros_masked", None, hide=hide_by(zeros_shown)),
+    wrong("hides_queries", None, hide=hide_by(lambda s, m: s.masked_fill(~m.mT, LOW))),
+    wrong("times_mask", "scores times mask", hide=hide_by(lambda s, m: s * m)),
+    wrong("changes_input", None, forward=changes_input),
+    wrong("by_text", None, forward=by_text),
+    wrong("across_batch", None, forward=across_batch),
+    wrong("keys_as_values", "w_q, w_k and w_v in other roles", parts=keys_as_values),
+    wrong("no_softmax", "no softmax", softmax=lambda self, x: x),
+]
+RIGHT = [
+    Stacked,
+    Interleaved,
+    ListOfHeads,
+    Separate,
+    ByHeadParameters,
+    Causal,
+    Kernel,
+    Window,
+    Local,
+    Prefix,
+    Sink,
+    NormedQueries,
+    AddedPositions,
+    SinusoidalPositions,
+    DistancesInValues,
+    FreshZeros,
+    Bias,
+    InSingle,
+    AfterNorm,
+    KeyPadding,
+    ExtraKey,
+]

@@ -1,0 +1,300 @@
+"""`examine` accepts right layers of many kinds, and finds and names wrong ones."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from utils.attention import MultiHeadAttention
+from utils.examine import Finding, Report, examine, main
+from utils.exercises.catalogue import NOTEBOOKS, read_page
+from utils.exercises.known_layers import KnownMistake, mistakes_of
+from utils.positions import ALiBi, Rotary, T5Bias
+from utils.tests.layers_right_and_wrong import (
+    FAULTS,
+    RIGHT,
+    D,
+    E,
+    H,
+    PlainMatrices,
+    Separate,
+    Stacked,
+)
+
+TORCH = {
+    "batch first": {"batch_first": True},
+    "sequence first": {},
+    "no bias": {"bias": False, "batch_first": True},
+    "bias_kv": {"add_bias_kv": True, "batch_first": True},
+    "zero_attn": {"add_zero_attn": True, "batch_first": True},
+}
+OURS = {
+    "plain": {},
+    "grouped": {"num_kv_heads": 2},
+    "rotary": {"position": Rotary(D)},
+    "alibi": {"position": ALiBi(H)},
+    "t5": {"position": T5Bias(H)},
+    "dropout": {"dropout": 0.5},
+}
+# as layers these are what right layers do, too: another name, another convention
+CONVENTIONS = {
+    "1.3": "query and key exchanged, inverted mask, mask added as ones, "
+    "a causal mask instead of None",
+    "2.1": "tokens not moved, x taken for (batch, called more than once",
+    "2.2": "causal mask, batch taken for length, w_q, w_k and w_v in other roles",
+}
+UNFOUND = {"number and size of the heads swapped"}  # without projections
+
+
+def right_layers():
+    """Yield (name, layer, number of heads, call) of right layers."""
+    for kind in RIGHT:
+        yield kind.__name__, kind(), H, None
+    yield "PlainMatrices", PlainMatrices(), 1, None
+    for name, options in OURS.items():
+        yield f"ours, {name}", MultiHeadAttention(E, H, **options), H, None
+    for name, options in TORCH.items():
+        yield f"torch, {name}", nn.MultiheadAttention(E, H, **options), H, None
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in right_layers()])
+def test_a_right_layer_is_accepted(name):
+    torch.manual_seed(0)
+    for each, layer, heads, call in right_layers():
+        if each == name:
+            report = examine(layer, E, heads, call=call)
+            assert report.right and report.mistake is None, str(report)
+
+
+@pytest.mark.parametrize("name, mistake, kind", FAULTS)
+def test_a_wrong_layer_is_found_and_named(name, mistake, kind):
+    torch.manual_seed(0)
+    report = examine(kind(), E, H)
+    assert not report.right and report.mistake == mistake, str(report)
+
+
+def masked(layer, x, mask):
+    """Call a decoder's layer of `transformers`, causal, with positions."""
+    added = torch.full((x.shape[1], x.shape[1]), -math.inf).triu(1).to(x)[None, None]
+    if mask is not None and mask.dtype == torch.bool:
+        added = added.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        added = added + mask
+    places = layer.rotary(x, torch.arange(x.shape[1])[None])
+    return layer.attention(x, position_embeddings=places, attention_mask=added)
+
+
+class WithRotary(nn.Module):
+    """A layer of `transformers` and its rotary embeddings, in the hand of `masked`."""
+
+    def __init__(self, attention, rotary):
+        super().__init__()
+        self.attention, self.rotary = attention, rotary
+
+    def forward(self, x):
+        return masked(self, x, None)
+
+
+def of_transformers(name):
+    """Return (layer, call) of an attention layer of `transformers`."""
+    import transformers.models as models
+
+    sizes = {"hidden_size": E, "num_attention_heads": H, "intermediate_size": 2 * E}
+    eager = {"attn_implementation": "eager"}
+    grouped = sizes | eager | {"num_key_value_heads": 2, "head_dim": D}
+    bert = models.bert.modeling_bert
+    gpt2, t5 = models.gpt2.modeling_gpt2, models.t5.modeling_t5
+    llama = models.llama.modeling_llama
+    if name == "BERT":
+        config = models.bert.BertConfig(**sizes, **eager)
+        return bert.BertSelfAttention(config), None
+    if name == "GPT-2":
+        config = models.gpt2.GPT2Config(n_embd=E, n_head=H, **eager)
+        return gpt2.GPT2Attention(config, layer_idx=0), None
+    if name == "T5":
+        options = {"d_model": E, "d_kv": D, "num_heads": H}
+        config = models.t5.T5Config(**options, **eager)
+        layer = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+        return layer, lambda layer, x, mask: layer(x, mask=mask)
+    config = models.llama.LlamaConfig(**grouped)
+    layer = llama.LlamaAttention(config, 0)
+    return WithRotary(layer, llama.LlamaRotaryEmbedding(config)), masked
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "T5", "Llama"])
+def test_a_layer_of_transformers_is_accepted(name):
+    torch.manual_seed(0)
+    layer, call = of_transformers(name)
+    report = examine(layer, E, H, call=call)
+    assert report.right, str(report)
+
+
+class FromExercise(nn.Module):
+    """A layer that computes what an answer to exercise 1.3, 2.1 or 2.2 computes."""
+
+    def __init__(self, exercise, function):
+        super().__init__()
+        self.exercise, self.function = exercise, function
+        roles = "o" if exercise == "2.1" else "qkvo"
+        for role in roles:
+            setattr(self, f"w_{role}", nn.Linear(E, E, bias=False))
+
+    def forward(self, x, mask=None):
+        ws = [module.weight for module in self.children()]
+        if self.exercise == "2.2":
+            return self.function(x, *ws, H)
+        if self.exercise == "1.3":
+            return self.function(x, *(w.mT for w in ws[:3]), mask)[0] @ ws[3].mT
+        attend = KnownMistake("", "", SELF, "", False).function(None)
+        return self.function(attend, x.transpose(0, 1), H).transpose(0, 1) @ ws[0].mT
+
+
+SELF = "def attend(x):\n    return scaled_dot_product_attention(x, x, x)[0]\n"
+
+
+def of_exercise(exercise):
+    """Return {name: layers} of the known mistakes that differ from a right layer."""
+    (page,) = NOTEBOOKS.glob(f"0{exercise[0]}_*.ipynb")
+    solution = read_page(page)[exercise][2]
+    right = KnownMistake("", "", solution, "", False).function(None)
+    x, mask = torch.randn(3, 8, E), torch.ones(8, 8, dtype=torch.bool).tril()
+    found = {}
+    for mistake in mistakes_of(exercise):
+        torch.manual_seed(1)
+        layer = FromExercise(exercise, mistake.function(None))
+        reference = FromExercise(exercise, right)
+        reference.load_state_dict(layer.state_dict())
+        try:
+            gives = [layer(x, m) for m in (None, mask)]
+        except Exception:  # a mistake that raises an error is found by everyone
+            continue
+        wanted = [reference(x, m) for m in (None, mask)]
+        differs = any(
+            a.shape != b.shape or not torch.allclose(a, b, atol=1e-4)
+            for a, b in zip(gives, wanted)
+        )
+        known = CONVENTIONS[exercise]
+        if differs and mistake.name.split(", length")[0] not in known:
+            found.setdefault(mistake.name, []).append(layer)
+    return found
+
+
+NAMED = [("1.3", 0.85), ("2.1", 0.3), ("2.2", 0.9)]  # without projections: a third
+
+
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+@pytest.mark.parametrize("exercise, share", NAMED)
+def test_known_mistakes_are_found_and_most_of_them_named(exercise, share):
+    heads = 1 if exercise == "1.3" else H
+    reports = {
+        name: [examine(layer, E, heads) for layer in layers]
+        for name, layers in of_exercise(exercise).items()
+    }
+    accepted = {name for name, every in reports.items() if any(r.right for r in every)}
+    assert accepted <= UNFOUND
+    each = [report for every in reports.values() for report in every]
+    assert len(each) >= 15
+    assert sum(report.mistake is not None for report in each) >= share * len(each)
+
+
+def causal_unless(layer, x, mask):
+    """Call a layer with a causal mask, in whose place another mask comes."""
+    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    return layer(x, causal if mask is None else mask)
+
+
+def test_a_mask_may_replace_the_causal_one_that_a_call_gives():
+    report = examine(Stacked(), E, H, call=causal_unless)
+    assert report.right and report.mistake is None, str(report)
+
+
+def test_matrices_in_other_roles_than_their_names_are_noted():
+    layer = Separate()
+    layer.w_q.forward, layer.w_k.forward = layer.w_k.forward, layer.w_q.forward
+    report = examine(layer, E, H)
+    assert report.right and "other roles than their names" in str(report)
+
+
+def test_grouped_heads_without_a_scale_are_named():
+    layer = MultiHeadAttention(E, H, num_kv_heads=2)
+    layer.attend = lambda q, k, v, *rest: MultiHeadAttention.attend(
+        layer, q * D**0.5, k, v, *rest
+    )
+    assert examine(layer, E, H).mistake == "no scale"
+
+
+def test_layer_mode_and_random_numbers_stay_as_they_were():
+    layer = Stacked().train()
+    before = {name: x.clone() for name, x in layer.state_dict().items()}
+    state = torch.get_rng_state()
+    examine(layer, E, H)
+    assert torch.equal(torch.get_rng_state(), state) and layer.training
+    for name, x in layer.state_dict().items():
+        assert x.dtype == torch.float32 and torch.equal(x, before[name])
+
+
+def test_bad_input_gets_a_sentence():
+    with pytest.raises(TypeError, match="give an nn.Module, such as Layer"):
+        examine(Stacked, E, H)
+    with pytest.raises(ValueError, match="num_heads=5 must divide"):
+        examine(Stacked(), E, 5)
+    with pytest.raises(RuntimeError, match="the layer could not be run: RuntimeError"):
+        examine(Stacked(12, 4), E, H)
+    with pytest.raises(TypeError, match="gave a dict; give a call"):
+        examine(Stacked(), E, H, call=lambda layer, x, mask: {"output": layer(x)})
+
+
+def test_a_report_is_a_table_and_its_page_is_escaped():
+    findings = [Finding("a", True, "<b>"), Finding("c", None, "&")]
+    report = Report(findings, None, torch.eye(2, dtype=torch.bool))
+    assert str(report).splitlines() == [
+        "ok     a              <b>",
+        "note   c              &",
+        "No fault was found. The numbers could not be compared.",
+    ]
+    page = report._repr_html_()
+    assert "&lt;b&gt;" in page and "<b>" not in page and page.count("#2b6cb0") == 2
+
+
+FILE = """
+from torch import nn
+from neighbour import SIZE
+class Layer(nn.MultiheadAttention):
+    def __init__(self, embed_dim, num_heads):
+        super().__init__(embed_dim, num_heads, batch_first=True)
+class Wrong(nn.Linear):
+    def __init__(self, embed_dim, num_heads):
+        super().__init__(embed_dim, embed_dim)
+class ByName(Layer):
+    def __init__(self, *, embed_dim, num_heads):
+        super().__init__(embed_dim, num_heads)
+def make():
+    return Layer(SIZE, 2)
+def ends():
+    raise SystemExit(0)
+layer = make()
+"""
+
+
+@pytest.mark.parametrize(
+    "name, status, words",
+    [
+        ("Layer", 0, "No fault was found."),
+        ("make", 0, "No fault was found."),
+        ("layer", 0, "No fault was found."),
+        ("Wrong", 1, "no token sees another"),
+        ("Nothing", 2, "has no Nothing"),
+        ("SIZE", 2, "TypeError"),
+        ("ByName", 0, "No fault was found."),
+        ("ends", 2, "SystemExit"),
+    ],
+)
+def test_the_command_line(name, status, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "neighbour.py").write_text("SIZE = 8\n")
+    (tmp_path / "mine.py").write_text(FILE)
+    place = f"{tmp_path / 'mine.py'}:{name}"
+    assert main([place, "--embed-dim", "8", "--heads", "2"]) == status
+    said = capsys.readouterr()
+    assert words in (said.out if status < 2 else said.err)
