@@ -35,10 +35,9 @@ ORDERS = [*itertools.permutations(range(3))]
 class Reading:
     """A way to read a layer's matrices as those of queries, keys, values and outputs.
 
-    matrices: w_q, w_k, w_v, w_o (out, in); biases: one for each; names: of w_q, w_k,
-    w_v, w_o where they are matrices of their own. likely: this is their order, or their
-    names say so. unused: names of square matrices that stand beside them. exchanged:
-    the names say other roles.
+    matrices: w_q, w_k, w_v, w_o (out, in); biases: one for each. likely: this is their
+    order, or their names say so. unused: names of square matrices that stand beside
+    them. exchanged: the names say other roles.
     """
 
     layout: str

@@ -296,6 +296,25 @@ class ExtraKey(nn.Module):
         return self.proj(self.attention(x, x, x)[0])
 
 
+class ZeroPadding(KeyPadding):
+    """Also sets the outputs of hidden tokens to 0."""
+
+    def forward(self, x, key_padding_mask=None):
+        output = super().forward(x, key_padding_mask)
+        if key_padding_mask is None:
+            return output
+        return output.masked_fill(key_padding_mask[..., None], 0.0)
+
+
+class WeightsFirst(Stacked):
+    """Returns the weights, and then the output."""
+
+    def forward(self, x, mask=None):
+        q, k, _ = map(self.split, self.parts(x))
+        weights = self.weigh(q @ k.mT * self.scale(q), mask)
+        return weights, super().forward(x, mask)
+
+
 # --- wrong ---
 
 
@@ -423,5 +442,7 @@ RIGHT = [
     InSingle,
     AfterNorm,
     KeyPadding,
+    WeightsFirst,
+    ZeroPadding,
     ExtraKey,
 ]
