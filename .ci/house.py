@@ -48,10 +48,8 @@ PARTS = {  # that every lesson of its kind has
     "core": [
         *("After this lesson you can", "If you remember one thing"),
         *("What you now know", "Check yourself", "Words of this lesson"),
-        "](deeper/{name})",
     ],
     "deeper": ["What you now know", "](../{name})"],
-    "whole": ["You will be able to", "What you now know", "Check yourself"],
 }
 
 
@@ -67,9 +65,7 @@ class Notebook:
         self.texts = [text(c["source"]) for c in self.cells if c not in self.code]
         # A lesson has a first reading, its core, and a second one, deeper/.
         deeper = self.path.parent.name == "deeper"
-        core = (self.path.parent / "deeper" / self.path.name).exists()
-        core = core or self.path.name in reading.ALONE
-        self.kind = "deeper" if deeper else "core" if core else "whole"
+        self.kind = "deeper" if deeper else "core"
         self.folder = self.path.parents[1 if deeper else 0]  # that of the cores
         self.name = self.path.relative_to(self.folder).as_posix()
 
@@ -154,12 +150,12 @@ def of_file(book):
     if not re.match(rf"# {re.escape(name[:2])} \S", begin):
         yield "frame", f"begins not with '# {name[:2]} Title': number it as its file"
     pictures = len(ATTACHED.findall(begin))
-    if book.kind == "core" and book.name in reading.REWRITTEN and pictures != 1:
+    if book.kind == "core" and pictures != 1:
         yield "frame", f"{pictures} drawings attached to the first cell, not one"
     whole = "\n".join(book.texts).lower()
     parts = [part.format(name=name) for part in PARTS[book.kind]]
-    if name in reading.ALONE:
-        parts = [part for part in parts if "](deeper/" not in part]
+    if (book.folder / "deeper" / name).exists() and book.kind == "core":
+        parts.append(f"](deeper/{name})")
     for part in parts:
         if part.lower() not in whole:
             yield "frame", f"has no '{part}': every lesson has the same frame"
@@ -168,12 +164,10 @@ def of_file(book):
 
 
 def of_reader(book):
-    """How much a lesson of two notebooks asks of its reader."""
+    """How much a page asks of its reader."""
     asked, most = reading.asks(book.cells), {"minutes": reading.MINUTES}
     if book.kind == "core":
-        most |= reading.BUDGET
-    if book.name in reading.REWRITTEN:
-        most["sections"] = reading.SECTIONS
+        most |= reading.CORE
     for what, limit in most.items():
         if asked[what] > limit:
             yield "budget", f"{asked[what]} {what}, {limit} at most"
@@ -255,7 +249,7 @@ def compared_by_nbval(book, cell):
         yield name, f"{len(unread)} of {len(book.code)} outputs ignored: 1 in 10"
     after = book.code[book.code.index(cell) + 1 :][:1]
     asserts = any(is_folded(c) and "assert" in text(c["source"]) for c in after)
-    if book.kind != "whole" and not asserts:
+    if not asserts:
         yield name, "ignored, and no folded cell with an assertion follows it"
 
 
@@ -281,8 +275,7 @@ def of_output(cell, output):
 def breaches(book):
     """Yield (cell or None, (name of a rule, what is wrong)) of a notebook."""
     yield from ((None, wrong) for wrong in of_file(book))
-    if book.kind != "whole":
-        yield from ((None, wrong) for wrong in of_reader(book))
+    yield from ((None, wrong) for wrong in of_reader(book))
     for cell in book.cells:
         rules = [of_code, compared_by_nbval] if cell in book.code else [of_text]
         yield from ((cell, wrong) for rule in rules for wrong in rule(book, cell))

@@ -2,27 +2,9 @@
 
 import re
 
-# A core lesson at most; of minutes, any page.
-BUDGET = {"visible": 45, "figures": 8, "exercises": 3}
+# At most: of a core lesson, and of any page.
+CORE = {"visible": 45, "figures": 8, "exercises": 3, "sections": 6}
 MINUTES = 100
-# Pages that were rewritten have at most six sections: paths from notebooks/.
-REWRITTEN = (
-    "01_scaled_dot_product_attention.ipynb",
-    "02_multi_head_attention.ipynb",
-    "03_nn_multihead_attention.ipynb",
-    "04_positional_encodings.ipynb",
-    "05_relative_positions.ipynb",
-    "06_transformer_block.ipynb",
-    "07_seeing_heads.ipynb",
-    "08_head_specialisation.ipynb",
-    "09_pretrained_encoder.ipynb",
-    "10_fast_attention.ipynb",
-    "11_language_model.ipynb",
-    "12_debugging_attention.ipynb",
-)
-# Cores that no deeper notebook goes with.
-ALONE = ("12_debugging_attention.ipynb",)
-SECTIONS = 6
 # A visible code cell takes half a minute, and a question of "Check yourself" two; the
 # cards of the exercises state the minutes that a reader needs.
 A_CELL, WORDS_A_MINUTE, A_QUESTION = 0.5, 130, 2

@@ -10,6 +10,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 
+from assets.studies import by_layer
+from assets.studies._smollm2 import twice
 from utils.heads import induction, record_attention
 from utils.masks import causal_mask
 from utils.plotting import heatmap, style
@@ -25,9 +27,7 @@ def main() -> None:
     ids = torch.tensor([tokenizer.encode(START)])  # (1, 8)
     print(tokenizer.decode(model.generate(ids, 24, temperature=0)[0]))
 
-    generator = torch.Generator().manual_seed(0)
-    once = torch.randint(1_000, 40_000, (16, 32), generator=generator)
-    texts, mask = torch.cat([once, once], dim=1), causal_mask(64)  # (16, 64)
+    texts, mask = twice(16, seed=0), causal_mask(64)  # (16, 64)
     maps = record_attention(model, texts[:8])
     scores = torch.stack([induction(layer, texts[:8], mask=mask) for layer in maps])
     order = scores.mean(dim=1).flatten().argsort(descending=True).tolist()
@@ -35,10 +35,7 @@ def main() -> None:
 
     def copied(pairs):
         """Return the share of the other texts' second copies that is predicted."""
-        gone = {}
-        for layer, head in pairs:
-            gone.setdefault(layer, []).append(head)
-        with ablate(model, gone):
+        with ablate(model, by_layer([f"{layer}.{head}" for layer, head in pairs])):
             guesses = model(texts[8:])[:, 32:-1].argmax(dim=-1)
         return (guesses == texts[8:, 33:]).float().mean().item()
 

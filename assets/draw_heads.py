@@ -5,42 +5,21 @@ Four heads of layer 0 of all-MiniLM-L6-v2, run by utils.attention.MultiHeadAtten
 
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-
-from utils.attention import MultiHeadAttention
 from utils.plotting import plot_heads, style
 from utils.pretrained import load_minilm
+from utils.recording import record_attention
 
 SENTENCE = "The cat sat on the mat."
 HEADS = [2, 5, 0, 8]
 
 
 def main() -> None:
-    _, tokenizer, config, state = load_minilm()
-    ids = tokenizer(SENTENCE, return_tensors="pt").input_ids  # (1, 13)
-    x = (
-        state["embeddings.word_embeddings.weight"][ids]
-        + state["embeddings.position_embeddings.weight"][: ids.shape[1]]
-        + state["embeddings.token_type_embeddings.weight"][0]
-    )
-    norm = [state[f"embeddings.LayerNorm.{name}"] for name in ("weight", "bias")]
-    x = F.layer_norm(x, x.shape[-1:], *norm, eps=config["layer_norm_eps"])
-
-    layer = MultiHeadAttention(x.shape[-1], config["num_attention_heads"])
-    at = "encoder.layer.0.attention"
-    for ours, theirs in (
-        (layer.query_proj, f"{at}.self.query"),
-        (layer.key_proj, f"{at}.self.key"),
-        (layer.value_proj, f"{at}.self.value"),
-        (layer.out_proj, f"{at}.output.dense"),
-    ):
-        ours.load_state_dict({p: state[f"{theirs}.{p}"] for p in ("weight", "bias")})
-    with torch.no_grad():
-        weights = layer(x, need_weights=True)[1][0]  # (12, 13, 13)
+    minilm = load_minilm()
+    ids = minilm.tokenizer(SENTENCE, return_tensors="pt").input_ids  # (1, 13)
+    weights = record_attention(minilm.model, ids)[0][0]  # (12, 13, 13), of layer 0
 
     style()
-    tokens = tokenizer.convert_ids_to_tokens(ids[0])
+    tokens = minilm.tokenizer.convert_ids_to_tokens(ids[0])
     titles = [f"layer 0, head {head}" for head in HEADS]
     figure = plot_heads(weights[HEADS], tokens, titles=titles)
     figure.set_size_inches(7.6, 1.7)  # README's front is one screen

@@ -142,10 +142,8 @@ class MultiHeadAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.num_kv_heads, self.head_dim = num_kv_heads, embed_dim // num_heads
         self.dropout, self.position = dropout, position
-        for name in (
-            "num_heads",
-            "head_dim",
-        ):  # another size could be broadcast in silence
+        # another size could be broadcast in silence
+        for name in ("num_heads", "head_dim"):
             given, size = getattr(position, name, None), getattr(self, name)
             if given not in (None, size):
                 raise ValueError(f"position has {name}={given}, the layer {size}.")
@@ -233,9 +231,8 @@ class MultiHeadAttention(nn.Module):
             return heads, weights if need_weights else None
         added = as_added(mask, bias, (*q.shape[:-1], k.shape[-2]), q.dtype)
         attend = F.scaled_dot_product_attention
-        if (
-            added is None or q.device.type == "cpu"
-        ):  # whose kernel gives zeros in empty rows
+        # the kernel of the CPU gives zeros in empty rows
+        if added is None or q.device.type == "cpu":
             return attend(q, k, v, attn_mask=added, dropout_p=dropout_p), None
         empty, finite = _empty(added), added.masked_fill(_empty(added), 0.0)
         heads = attend(q, k, v, attn_mask=finite, dropout_p=dropout_p)

@@ -61,7 +61,6 @@ def entropy_matched_copy(
     *,
     mask: Tensor | None = None,
     queries: Tensor | None = None,
-    tolerance: float = 0.01,
 ) -> nn.Module:
     """Return a copy of an untrained model whose heads attend as sharply as asked.
 
@@ -76,7 +75,7 @@ def entropy_matched_copy(
         trained model's weights on these inputs.
     mask, queries: as they were given to `normalised_entropy`; the model is not given
         them.
-    ValueError if a head misses its entropy by more than `tolerance`.
+    ValueError if a head misses its entropy by more than 0.01.
 
     >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(4, 6, 8)
     >>> matched = entropy_matched_copy(layer, (x, x, x), [torch.tensor([0.3, 0.6])])
@@ -110,25 +109,25 @@ def entropy_matched_copy(
         hook.remove()
     for i, weights in enumerate(record_attention(matched, *inputs)):
         found = mean_entropy(weights)
-        if not ((found - targets[i]).abs() <= tolerance).all():
+        if not ((found - targets[i]).abs() <= 0.01).all():
             why = "Are keys equal, a layer called twice, or entropies not from 0 to 1?"
             raise ValueError(f"layer {i}: entropies became {found.tolist()}. {why}")
     return matched
 
 
-def best_of(*scores: Tensor) -> Tensor:
+def best_of(scores: Tensor) -> Tensor:
     """Return the scores (batch,) of the head that is best in the mean over sequences.
 
-    scores: (batch, heads), e.g. one tensor for each layer, or for each of several
-        offsets: the choice is among all heads of all of them. (Further axes are further
-        choices.) It is one choice for all sequences.
+    scores: (batch, heads); further axes, e.g. (batch, offsets, heads), are further
+        choices. It is one choice for all sequences.
     If the finding is the best of many heads, so must its baseline be.
 
-    >>> best_of(torch.tensor([[0.1, 0.2], [0.1, 0.4]]), torch.tensor([[1.0], [0]]))
-    tensor([1., 0.])
+    >>> best_of(torch.tensor([[0.1, 0.2], [0.1, 0.4]]))
+    tensor([0.2000, 0.4000])
     """
-    choices = torch.cat([x.flatten(1) for x in scores], dim=1)  # (batch, choices)
-    return choices[:, _best(choices)]
+    choices = scores.flatten(1)  # (batch, choices)
+    best = choices.nanmean(0).nan_to_num(-torch.inf).argmax()
+    return choices[:, best]
 
 
 class Row(NamedTuple):
@@ -161,8 +160,6 @@ class Table(list):
     """A list of rows that prints as a table."""
 
     def __str__(self) -> str:
-        if not self:
-            return "no rows"
         header = ["", "value", "95 %", *self[0].baselines, "lift", "95 %", "n"]
         lines = [header, *(row.cells() for row in self)]
         width = [max(map(len, column)) for column in zip(*lines)]
@@ -176,53 +173,35 @@ class Table(list):
 
 def score_table(
     metric: Callable[..., Tensor],
-    weights: Tensor | Sequence[Tensor],
+    weights: Sequence[Tensor],
     baselines: Mapping[str, Tensor | Sequence[Tensor]],
-    *,
-    best: bool = False,
-    seed: int = 0,
     **options,
 ) -> Table:
     """Return a row per head: its score, those of its baselines, and its lift over them.
 
     metric: one of `heads.py`, e.g. `previous_token`: metric(weights, **options) returns
         (batch, heads). options: e.g. mask=, ids=.
-    weights (batch, heads, queries, keys): of one layer, or a list, one for each layer,
-        as `record_attention` returns it.
+    weights: for each layer (batch, heads, queries, keys), as of `record_attention`.
     baselines: {name: weights like these}. An axis of size 1, batch or heads, stands for
         all, and one tensor for all layers.
-    best: True gives one row: the head with the highest mean score, beside the head of
-        each baseline that is its best. If you choose, the baselines choose, too.
-    seed: of the intervals, see `compare`.
 
     >>> from utils.heads import previous_token
     >>> weights = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]]).expand(4, 1, 3, 3)
-    >>> score_table(previous_token, weights, {"even": uniform_attention((3, 3))})
-            value          95 %  even   lift            95 %  n
-    head 0   1.00  [1.00, 1.00]  0.33  +0.67  [+0.67, +0.67]  4
+    >>> score_table(previous_token, [weights], {"even": uniform_attention((3, 3))})
+           value          95 %  even   lift            95 %  n
+    L0 H0   1.00  [1.00, 1.00]  0.33  +0.67  [+0.67, +0.67]  4
     """
-    one = isinstance(weights, Tensor)
-    layers = [weights] if one else list(weights)
-    scores, others = _scores(metric, layers, options), {}
-    for name, x in baselines.items():
-        given = [x] * len(layers) if isinstance(x, Tensor) else x
-        beside = [a.expand_as(layer) for a, layer in zip(given, layers, strict=True)]
-        others[name] = _scores(metric, beside, options)
-    heads = [(i, head) for i, x in enumerate(layers) for head in range(x.shape[1])]
-    names = [f"head {head}" if one else f"L{i} H{head}" for i, head in heads]
-    if best:
-        at = _best(scores)
-        chosen = {name: best_of(each) for name, each in others.items()}
-        return Table([compare(scores[:, at], chosen, f"best: {names[at]}", seed=seed)])
-    return Table(
-        compare(scores[:, i], {k: x[:, i] for k, x in others.items()}, name, seed=seed)
-        for i, name in enumerate(names)
-    )
+    table = Table()
+    for i, layer in enumerate(weights):
+        beside = {k: x if isinstance(x, Tensor) else x[i] for k, x in baselines.items()}
+        others = {k: metric(x.expand_as(layer), **options) for k, x in beside.items()}
+        for head, scores in enumerate(metric(layer, **options).mT):
+            its = {name: x[:, head] for name, x in others.items()}
+            table.append(compare(scores, its, f"L{i} H{head}"))
+    return table
 
 
-def compare(
-    scores: Tensor, baselines: Mapping[str, Tensor], name: str = "", *, seed: int = 0
-) -> Row:
+def compare(scores: Tensor, baselines: Mapping[str, Tensor], name: str = "") -> Row:
     """Return the `Row` of one head: its scores beside those of its baselines.
 
     scores (batch,): of one head, a number for each sequence.
@@ -232,25 +211,19 @@ def compare(
     sequences would change the mean, not other seeds of the model or a baseline.
     """
     every = torch.stack([scores, *baselines.values()]).detach().cpu().double()
-    if every.dim() != 2:
-        raise ValueError(f"scores are {tuple(scores.shape)}; give (batch,), one head.")
     every = every[:, ~every.isnan().any(0)]  # (1 + baselines, sequences)
     size = every.shape[1]
-    if size == 0:
-        raise ValueError(f"{name or 'the score'} is defined in no sequence.")
     value, *others = every.mean(1).tolist()
     highest = every[1 + others.index(max(others))] if others else torch.zeros(size)
     columns = torch.stack([every[0], every[0] - highest], dim=1)  # value and lift
-    ends = bootstrap(columns, torch.arange(size), size, seed=seed).mT.tolist()
+    ends = bootstrap(columns, torch.arange(size), size).mT.tolist()
     interval, lift_interval = ends if size > 1 else [(torch.nan, torch.nan)] * 2
     lift = columns[:, 1].mean().item()
     others = dict(zip(baselines, others))
     return Row(name, value, tuple(interval), others, lift, tuple(lift_interval), size)
 
 
-def bootstrap(
-    values: Tensor, group: Tensor, groups: int, *, seed: int = 0, draws: int = 1000
-) -> Tensor:
+def bootstrap(values: Tensor, group: Tensor, groups: int, draws: int = 1000) -> Tensor:
     """Return the 95 % interval of the mean of each column: (2, columns), low and high.
 
     values (rows, columns): the measurements. group (rows,): the number of the group,
@@ -259,7 +232,7 @@ def bootstrap(
     with replacement, each with all its rows; 95 % of the means lie in the interval.
     Source: Efron and Tibshirani 1993, chapter 13 (percentile interval).
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(groups, (draws, groups), generator=generator)
     times = values.new_zeros(draws, groups)  # how often each group is drawn
     times.scatter_add_(1, drawn, times.new_ones(draws, groups))
@@ -269,35 +242,33 @@ def bootstrap(
     return means.nanquantile(torch.tensor([0.025, 0.975]).to(values), dim=0)
 
 
-def sign_flip(
-    values: Tensor, group: Tensor, groups: int, *, seed: int = 0, draws: int = 10_000
-) -> float:
+def sign_flip(values: Tensor, group: Tensor, groups: int) -> float:
     """Return the two-sided p-value of "these differences have the mean 0".
 
     values (rows,): each the difference of two measurements. group (rows,): the number
         of the group, e.g. the sentence, that a row belongs to, from 0 to groups - 1.
     If nothing tells the two measurements apart, a group could as well have the opposite
-    sign. So each draw gives every group a random sign, with all its rows, and p is the
-    share of draws whose sum is as far from 0 as the sum that was found. It is at least
-    1 / (draws + 1).
+    sign. So each of 10,000 draws gives every group a random sign, with all its rows,
+    and p is the share of draws whose sum is as far from 0 as the sum that was found. It
+    is at least 1 / 10,001.
     Source: Good 2005, "Permutation, Parametric and Bootstrap Tests", section 3.2.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     sums = torch.zeros(groups, dtype=torch.double)
     sums = sums.index_add(0, group, values.double())
     sums = sums[sums != 0]
-    signs = torch.randint(2, (draws, len(sums)), generator=generator) * 2 - 1
+    signs = torch.randint(2, (10_000, len(sums)), generator=generator) * 2 - 1
     as_far = (signs.double() @ sums).abs() >= sums.sum().abs() - 1e-9
-    return (as_far.sum().item() + 1) / (draws + 1)
+    return (as_far.sum().item() + 1) / 10_001
 
 
-def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+def holm(p_values: Sequence[float]) -> list[bool]:
     """Return for each p-value whether its null hypothesis is rejected, as Holm does.
 
-    The probability that one or more true ones are rejected is at most `level`, whatever
+    The probability that one or more true ones are rejected is at most 5 %, whatever
     their number, and however they depend on each other. The smallest of n p-values is
-    compared with level / n, the next with level / (n - 1), and so on; after the first
-    one that is too large no other is rejected.
+    compared with 0.05 / n, the next with 0.05 / (n - 1), and so on; after the first one
+    that is too large no other is rejected.
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
 
     >>> holm([0.04, 0.01, 0.03])
@@ -306,27 +277,10 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     rejected = [False] * len(p_values)
     for rank, i in enumerate(order):
-        if p_values[i] > level / (len(p_values) - rank):
+        if p_values[i] > 0.05 / (len(p_values) - rank):
             break
         rejected[i] = True
     return rejected
-
-
-def _best(scores: Tensor) -> int:
-    """Return the choice with the highest mean of scores (batch, choices)."""
-    return int(scores.nanmean(0).nan_to_num(-torch.inf).argmax())
-
-
-def _scores(metric: Callable, layers: Sequence[Tensor], options: dict) -> Tensor:
-    """Return the scores (batch, heads of all layers)."""
-    # the first head alone, too: a matrix (heads, heads) can look like (batch, heads)
-    layers = [layers[0][:, :1], *layers]
-    scores = [metric(layer, **options) for layer in layers]
-    for layer, score in zip(layers, scores):
-        if score.shape != layer.shape[:2]:
-            given = f"{tuple(score.shape)} for weights {tuple(layer.shape)}"
-            raise ValueError(f"metric returned {given}; give (batch, heads).")
-    return torch.cat(scores[1:], dim=1)
 
 
 def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tensor:
@@ -354,7 +308,6 @@ def _scale_queries(layer: nn.Module, factors: Tensor) -> None:
         weight, bias = layer.query_proj.weight, layer.query_proj.bias
     else:
         weight, bias = layer.in_proj_weight, layer.in_proj_bias
-        weight = layer.q_proj_weight if weight is None else weight
     for tensor in (weight, bias):
         if tensor is not None:  # queries come first where keys and values follow
             rows = tensor[: layer.embed_dim].view(layer.num_heads, -1)

@@ -19,11 +19,11 @@ key i are the same token.
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.masks import holds, visible_keys
+from utils.masks import visible_keys
 from utils.recording import record_attention as record_attention  # offered here, too
 
 
@@ -165,19 +165,18 @@ def js_divergence(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     return (total + total.mT).clamp(min=0) / counted.any(-1).sum()
 
 
-def weighted_values(layer: nn.Module, value_input: Tensor, weights: Tensor) -> Tensor:
+def weighted_values(
+    layer: MultiHeadAttention, value_input: Tensor, weights: Tensor
+) -> Tensor:
     """Return the length of the vector that each key adds to each query's output.
 
     A weight says how much a head attends to a key, not how much this key contributes.
     Its contribution is weight * value, after the head's part of out_proj.
-    layer: `MultiHeadAttention` or `nn.MultiheadAttention`.
     value_input (batch, keys, embed_dim): what the layer was given as value.
     weights (batch, heads, queries, keys): as the layer returned them, for each head.
     Returns the same shape as weights, in units of the output.
     Source: Kobayashi et al. 2020, "norm-based analysis".
     """
-    if isinstance(layer, nn.MultiheadAttention):
-        layer = MultiHeadAttention.from_torch(layer)
     batch, keys, _ = value_input.shape
     expected = (batch, layer.num_heads, weights.shape[-2], keys)
     if weights.shape != expected:
@@ -217,16 +216,16 @@ def _checked(weights, mask, queries, *, square: bool = False):
 def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
     """Refuse rows that are not attention weights under this mask."""
     asked = visible.any(-1)  # (batch, 1, queries)
-    if not holds((weights >= 0).all(-1) | ~asked):
+    if not ((weights >= 0).all(-1) | ~asked).all():
         why = "If a query has no visible key, say so by mask=."
         raise ValueError(f"weights contain negative numbers or NaN. {why}")
     sums = weights.sum(-1).where(asked, 1)
-    if not holds((sums - 1).abs() <= tolerance):
+    if not ((sums - 1).abs() <= tolerance).all():
         found = f"between {sums.min():.3f} and {sums.max():.3f}, and not to 1"
         why = "Call model.eval()? Are rows and columns swapped? Is mask= missing?"
         raise ValueError(f"rows of weights sum to {found}. {why}")
     hidden = sums - weights.mul(visible).sum(-1).where(asked, 1)
-    if not holds(hidden <= tolerance):
+    if not (hidden <= tolerance).all():
         found = f"a query has {hidden.max():.3f} of its weight on keys that mask= hides"
         raise ValueError(f"{found}; give the model's mask (True = a visible key).")
 

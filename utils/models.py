@@ -196,19 +196,17 @@ class CausalLM(nn.Module):
         *,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-        use_cache: bool = True,
     ) -> Tensor:
         """Return ids (batch, length + steps): the given ones and sampled next tokens.
 
         temperature: divides the logits; 0 takes the most probable token every time.
-        use_cache: compute each token's keys and values once; False computes the whole
-            text anew at every step. Dropout is off meanwhile.
+        Dropout is off meanwhile.
         """
         _refuse_negative(steps=steps, temperature=temperature)
-        cache = {} if use_cache else None
+        cache = {}
         with looking(self):
             for _ in range(steps):
-                new = ids[:, cache.get("length", 0) :] if use_cache else ids
+                new = ids[:, cache.get("length", 0) :]  # (batch, not yet in the cache)
                 logits = self(new, cache=cache)[:, -1]  # (batch, vocab_size)
                 ids = torch.cat([ids, _sample(logits, temperature, generator)], dim=1)
         return ids

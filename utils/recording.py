@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from utils.attention import MultiHeadAttention, merge_heads, split_heads
 
 PARTS = ("query", "key", "value", "weights", "heads")
-KINDS = (MultiHeadAttention, nn.MultiheadAttention)
 Changes = Mapping[str, Tensor | Callable[[Tensor], Tensor]]
 Heads = Mapping[int, Sequence[int]]  # {layer: [heads]}, both from 0
 
@@ -133,14 +132,14 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return {path: attention} of a model (perhaps itself): see `record_attention`."""
 
     def takes(x):
-        named = type(x).__name__.endswith("Attention") or isinstance(x, KINDS)
-        return named or "need_weights" in signature(type(x).forward).parameters
+        named = type(x).__name__.endswith("Attention")
+        asked = "need_weights" in signature(type(x).forward).parameters
+        return named or asked or isinstance(x, MultiHeadAttention)
 
     def innermost(x):  # a block may take need_weights only to hand it on
         return takes(x) and not any(takes(y) for y in x.modules() if y is not x)
 
-    found = _modules(model).items()
-    return {path: x for path, x in found if isinstance(x, KINDS) or innermost(x)}
+    return {path: x for path, x in _modules(model).items() if innermost(x)}
 
 
 @contextmanager
@@ -151,8 +150,6 @@ def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None
         in their order in it.
     mode: what takes the place of their outputs. "zero": zeros. "mean": their mean over
         all positions of mean_from, inputs of the model (a tensor, or a tuple of them).
-    Copies that run through this model by `functional_call` and `vmap`, as in
-    `train_many`, are ablated, too, but not by a mean, which is one model's.
     Source: Michel et al. 2019, section 3 ("zero").
     """
     layers = [*_course_layers(model).items()]
@@ -169,17 +166,22 @@ def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None
     def without(name, x):  # (batch, heads, queries, head_dim)
         ablated = torch.zeros(x.shape[1], 1, 1, dtype=torch.bool, device=x.device)
         ablated[named[name]] = True
-        if mode == "zero":
-            return x.masked_fill(ablated, 0.0)
-        try:
-            x.data_ptr()
-        except RuntimeError:  # the copies under `vmap` have no memory
-            why = "a mean is one model's: ablate the copies one by one."
-            raise RuntimeError(why) from None
-        return torch.where(ablated, means[name].to(x), x)
+        return torch.where(ablated, means.get(name, x.new_zeros(())), x)
 
     with replaced(model, {name: partial(without, name) for name in named}):
         yield model
+
+
+def _means(model: nn.Module, names: Iterable[str], mean_from) -> dict[str, Tensor]:
+    """Return {name: the mean (heads, 1, head_dim) of the outputs of the heads}."""
+    inputs = mean_from if isinstance(mean_from, tuple) else (mean_from,)
+    with looking(model), recorded(model, *names, every_call=True) as seen:
+        model(*inputs)
+    outputs = {  # (heads, tokens, head_dim)
+        name: torch.cat([x.transpose(0, 1).flatten(1, 2) for x in seen[name]], dim=1)
+        for name in names
+    }
+    return {name: x.mean(1, keepdim=True) for name, x in outputs.items()}
 
 
 def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tensor:
@@ -193,56 +195,38 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
     Michel et al. then divide by the norm of each layer: F.normalize(importance, dim=1).
     Source: Michel et al. 2019, section 4.1.
     """
-    sizes = {len(x) for x in examples}
-    if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(f"examples have first axes {sizes}; give as many in each.")
     gates = {  # (heads, 1, 1)
         name: x.out_proj.weight.new_ones(x.num_heads, 1, 1, requires_grad=True)
         for name, x in _course_layers(model).items()
     }
-    total, ones = 0, [*gates.values()]
+    sizes, ones = [], [*gates.values()]
 
     def gate(name, x):  # (batch, heads, queries, head_dim)
         return x * gates[name].to(x)
 
     with looking(model), torch.enable_grad(), _attached(model, gates, gate):
-        for example in zip(*(x.split(1) for x in examples)):
+        for example in zip(*(x.split(1) for x in examples), strict=True):
             value = loss(model, *example)
             # 0 for a layer that was not called
             slopes = torch.autograd.grad(value, ones, materialize_grads=True)
-            total = total + torch.stack(slopes).abs()
-    return total[..., 0, 0] / sizes.pop()
+            sizes.append(torch.stack(slopes).abs())
+    return torch.stack(sizes).mean(0)[..., 0, 0]
 
 
 def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     """Return {name of its heads: layer}; all must be of the course's kind."""
     layers = attention_layers(model)
-    own = {path: x for path, x in layers.items() if isinstance(x, MultiHeadAttention)}
-    if not own or own != layers:
-        kinds = [type(layer).__name__ for layer in layers.values()]
+    if not layers or not all(
+        isinstance(x, MultiHeadAttention) for x in layers.values()
+    ):
+        kinds = [type(x).__name__ for x in layers.values()]
         how = "replace each: MultiHeadAttention.from_torch(layer)"
         raise TypeError(f"the attention layers are {kinds}; {how}.")
-    return {f"{path}.heads".lstrip("."): layer for path, layer in own.items()}
-
-
-def _means(model: nn.Module, names: Iterable[str], mean_from) -> dict[str, Tensor]:
-    """Return {name: the mean (heads, 1, head_dim) of the outputs of the heads}."""
-    inputs = mean_from if isinstance(mean_from, tuple) else (mean_from,)
-    with looking(model), recorded(model, *names, every_call=True) as seen:
-        model(*inputs)
-    means = {}
-    for name in names:  # (tokens, heads, head_dim)
-        outputs = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in seen[name]])
-        if len(outputs) == 0:
-            raise ValueError("mean_from holds no token: there is nothing to average.")
-        means[name] = outputs.mean(0)[:, None]
-    return means
+    return {f"{path}.heads".lstrip("."): layer for path, layer in layers.items()}
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return {path: module}, without what `torch.compile` has put around modules."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; give an nn.Module.")
     return {
         ".".join(step for step in path.split(".") if step != "_orig_mod"): module
         for path, module in model.named_modules()
@@ -280,7 +264,7 @@ def _attached(model: nn.Module, patterns: Iterable[str], function: Callable):
         for name in names:
             module, part = known[name]
             if part:
-                module = undo.enter_context(_way_of(module, part))
+                module = _gate(module, part, undo)
             hook = partial(_output, partial(function, name))
             undo.enter_context(module.register_forward_hook(hook))
         yield
@@ -304,89 +288,74 @@ def _output(function, module, inputs, output):
 # --- inside an attention layer ---
 
 
-@contextmanager
-def _way_of(layer: nn.Module, part: str) -> Iterator[nn.Module]:
-    """Give the module that a part of an attention layer goes through meanwhile."""
-    with ExitStack() as undo:
-        if "_parts" not in vars(layer):
-            layer._parts = _Parts(layer, undo)
-            undo.callback(delattr, layer, "_parts")
-        parts = layer._parts
-        parts.wanted.append(part)
-        undo.callback(parts.wanted.remove, part)
-        yield parts.modules[part]
+def _gate(layer: nn.Module, part: str, undo: ExitStack) -> nn.Module:
+    """Return the module that a part of a layer goes through until this is undone.
 
-
-class _Parts:
-    """An attention layer whose parts go through modules, one for each part.
-
-    Such a module returns what it is given: hooks see and change it as any output.
+    It returns what it is given: hooks see and change it as any output.
     """
-
-    def __init__(self, layer: nn.Module, undo: ExitStack):
-        self.layer, self.modules = layer, {part: nn.Identity() for part in PARTS}
-        self.wanted, self.gone = [], set()  # parts that hooks are on; that went through
-        self.call, self.attend = layer.forward, getattr(layer, "attend", None)
-        undo.enter_context(patch.object(layer, "forward", self.asked))
-        undo.enter_context(layer.register_forward_hook(self.check))
+    if "_gates" not in vars(layer):
+        layer._gates = {}
+        undo.callback(delattr, layer, "_gates")
         if isinstance(layer, MultiHeadAttention):
-            undo.enter_context(patch.object(layer, "attend", self.attended))
-            undo.enter_context(layer.out_proj.register_forward_pre_hook(self.merged))
+            attend = partial(_attend, layer, layer.attend)
+            undo.enter_context(patch.object(layer, "attend", attend))
+            merged = partial(_merged, layer)
+            undo.enter_context(layer.out_proj.register_forward_pre_hook(merged))
+    if part not in layer._gates:
+        layer._gates[part] = nn.Identity()
+        undo.callback(layer._gates.pop, part)
+        if part == "weights":
+            forward = partial(_asked, layer, layer.forward)
+            undo.enter_context(patch.object(layer, "forward", forward))
+    return layer._gates[part]
 
-    def through(self, part: str, x):
-        self.gone.add(part)
-        return self.modules[part](x)
 
-    def attended(self, q, k, v, *options):
-        """Stand in the place of the layer's `attend`."""
-        q, k, v = map(self.through, PARTS, (q, k, v))
-        heads, weights = self.attend(q, k, v, *options)
-        new = self.through("weights", weights)
-        if new is not weights:
-            kept = F.dropout(new, self.layer.dropout, self.layer.training)
-            heads = kept.to(v.dtype) @ v  # (batch, heads, queries, head_dim)
-        return heads, new
+def _through(layer, part: str, x):
+    return layer._gates[part](x) if part in layer._gates else x
 
-    def merged(self, out_proj, inputs):
-        """Stand before `out_proj`, which gets the heads side by side."""
-        heads = split_heads(inputs[0], self.layer.num_heads)
-        return merge_heads(self.through("heads", heads))
 
-    def asked(self, *inputs, **named):
-        """Stand in the place of `forward`; the caller gets what it asked for."""
-        if "weights" not in self.wanted:
-            return self.call(*inputs, **named)
-        names, shown, mean = list(signature(self.call).parameters), True, False
-        torchs = isinstance(self.layer, nn.MultiheadAttention)
-        if "need_weights" in names:  # given by position? Then name it
-            n = names.index("need_weights")
-            inputs, named = inputs[:n], dict(zip(names[n:], inputs[n:])) | named
-        if "need_weights" in names or isinstance(self.layer, KINDS):
-            shown, named["need_weights"] = named.get("need_weights", torchs), True
-        if torchs:
-            mean = named.get("average_attn_weights", True)
-            named["average_attn_weights"] = False
-        *outputs, weights = self.with_weights(self.call(*inputs, **named))
-        weights = weights.mean(dim=-3) if mean else weights
-        return (*outputs, weights if shown else None)
+def _attend(layer, attend, q, k, v, mask, bias, need_weights: bool):
+    """Stand in the place of the `attend` of a `MultiHeadAttention`."""
+    q, k, v = (_through(layer, part, x) for part, x in zip(PARTS, (q, k, v)))
+    asked = need_weights or "weights" in layer._gates
+    heads, weights = attend(q, k, v, mask, bias, asked)
+    new = _through(layer, "weights", weights)
+    if new is not weights:
+        kept = F.dropout(new, layer.dropout, layer.training)
+        heads = kept.to(v.dtype) @ v  # (batch, heads, queries, head_dim)
+    return heads, new if need_weights else None
 
-    def with_weights(self, result) -> tuple:
-        """Return what a layer put out, the weights last, after a look at them."""
-        weights = result[-1] if isinstance(result, tuple) else None
-        kind = type(self.layer).__name__
-        if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
-            returns = f"{kind} must return (output, weights), weights of 4 axes"
-            how = 'a model of `transformers` with attn_implementation="eager"'
-            raise ValueError(f"{returns}; {how}.")
-        if not isinstance(self.layer, MultiHeadAttention):
-            each = weights if weights.dim() == 4 else weights[None]  # one sequence
-            if self.through("weights", each) is not each:
-                raise ValueError(f"weights of {kind} are only recorded.")
-        return result
 
-    def check(self, layer, inputs, result):
-        """Stand behind the layer: refuse a call that went round what is wanted."""
-        missing, self.gone = set(self.wanted) - self.gone, set()
-        if missing:
-            where = "out_proj" if missing == {"heads"} else "attend"
-            raise RuntimeError(f"{type(layer).__name__} must call its {where}.")
+def _merged(layer, out_proj, inputs):
+    """Stand before `out_proj`, which gets the heads side by side."""
+    heads = split_heads(inputs[0], layer.num_heads)
+    return merge_heads(_through(layer, "heads", heads))
+
+
+def _asked(layer, forward, *inputs, **named):
+    """Stand in the place of `forward`; the caller gets what it asked for."""
+    call = signature(forward).bind(*inputs, **named)
+    call.apply_defaults()
+    shown = call.arguments.get("need_weights", True)
+    mean = call.arguments.get("average_attn_weights", False)
+    for option, value in ("need_weights", True), ("average_attn_weights", False):
+        if option in call.arguments:
+            call.arguments[option] = value
+    result = forward(*call.args, **call.kwargs)
+    weights = result[-1] if isinstance(result, tuple) else None
+    if not isinstance(layer, MultiHeadAttention):
+        _look(layer, weights)
+    weights = weights.mean(dim=-3) if mean else weights
+    return (*result[:-1], weights if shown else None)
+
+
+def _look(layer: nn.Module, weights) -> None:
+    """Let the weights that an attention returns go through their gate."""
+    kind = type(layer).__name__
+    if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
+        returns = f"{kind} must return (output, weights), weights of 4 axes"
+        how = 'a model of `transformers` with attn_implementation="eager"'
+        raise ValueError(f"{returns}; {how}.")
+    each = weights if weights.dim() == 4 else weights[None]  # one sequence
+    if _through(layer, "weights", each) is not each:
+        raise ValueError(f"weights of {kind} are only recorded.")

@@ -81,7 +81,6 @@ def view_heads(
     mask: Tensor | None = None,
     labels: Mapping[Place, str] | None = None,
     layers: Sequence[int] | None = None,
-    start: Place | None = None,
     features: Mapping[Place, tuple[Tensor, Tensor]] | None = None,
     roles: Mapping[str, Tensor] | None = None,
     title: str = "Attention heads",
@@ -91,13 +90,13 @@ def view_heads(
     weights: a list with (heads, tokens, tokens) or (1, heads, tokens, tokens) for each
         layer, as `record_attention` returns, and models of `transformers` as their
         `attentions`; or one such tensor, for one layer. They are stored to 0.001.
-    tokens: the words of the sentence; of a text by `generate`, all but the last.
+    tokens: the words of the sentence.
     mask: bool, broadcast to (tokens, tokens), True = may be attended to. It decides
         what is drawn as hidden, and the baseline: uniform attention to what is not.
-    labels: a few words on some heads, by (layer, head).
+    labels: a few words on some heads, by (layer, head); the first that has a label is
+        shown first.
     layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
         a model of six layers, [4, 5]. Every (layer, head) then has these numbers.
-    start: (layer, head), the head shown first; otherwise the first that has a label.
     features: queries (tokens, head_dim) and keys (tokens, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.
@@ -116,7 +115,7 @@ def view_heads(
     numbers = list(range(len(matrices)) if layers is None else layers)
     heads = _by_place(matrices, numbers)
     labels, features, roles = labels or {}, features or {}, roles or {}
-    for place in [*labels, *features, *[start] * (start is not None)]:
+    for place in [*labels, *features]:
         if place not in heads:
             raise ValueError(f"{place!r} is no (layer, head) of these weights.")
     size = f"{len(matrices)} layer" + "s" * (len(matrices) > 1)
@@ -124,7 +123,7 @@ def view_heads(
     if sum(map(torch.numel, matrices)) > MOST_WEIGHTS:
         large = f"a view of {size} takes more than {MOST_WEIGHTS / 1e6:.0f} MB"
         raise ValueError(f"{large}: give fewer layers or heads, or a shorter text.")
-    start = start or next((p for p in heads if p in labels), next(iter(heads)))
+    start = next((place for place in heads if place in labels), next(iter(heads)))
     labels = {place: isolated(legible(text)) for place, text in labels.items()}
     title = isolated(legible(title))
     called = names(tokens)

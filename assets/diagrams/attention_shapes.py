@@ -1,19 +1,10 @@
 """Draws attention as matrices whose rectangles have the shapes of the tensors."""
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 import numpy as np
 
-from assets.diagrams.drawing import (
-    KEY,
-    QUERY,
-    VALUE,
-    arrow,
-    ground,
-    matrix,
-    signed,
-    softmax,
-    viridis,
-    write,
-)
+from assets.diagrams.drawing import *
 
 LENGTH, DIM_K, DIM_V, CELL = 6, 4, 3, 0.17
 MIDDLE = 1.37  # of the matrices

@@ -1,20 +1,11 @@
 """Draws the two-step induction circuit: what one head writes, another one finds."""
 
-from assets.diagrams.drawing import (
-    KEY,
-    MARK,
-    MARKED,
-    QUERY,
-    VALUE,
-    arrow,
-    box,
-    ground,
-    write,
-)
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
+from assets.diagrams.drawing import *
 
 A, B, C, D, AGAIN = 1.85, 3.5, 5.3, 6.2, 7.8  # places of the tokens
 TOKENS, FIRST, SECOND, THIRD, LAST = 0.72, 1.35, 2.15, 2.63, 3.36  # heights
-FLOW = {"colour": MARK, "width": 1.8}
 
 
 def composition():
@@ -26,7 +17,7 @@ def composition():
     """
     ax = ground(3.75)
     for x, token in ((A, "A"), (B, "B"), (C, "C"), (D, "D"), (AGAIN, "A")):
-        arrow(ax, (x, TOKENS), (x, LAST - 0.15), width=4, colour="#b0b0b0")
+        arrow(ax, (x, TOKENS), (x, LAST - 0.15), width=4, colour=STREAM_GREY)
         box(ax, x - 0.25, TOKENS - 0.15, 0.5, 0.3, token, "white")
     write(ax, 0.7, TOKENS, "tokens")
     for y, head in (

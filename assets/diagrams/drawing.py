@@ -30,6 +30,11 @@ HEADS = [tint("#56b4e9", 0.6), tint("#ece133", 0.7), tint("#d55e00", 0.6)]
 HEADS += [tint("#949494", 0.7)]
 MARK, MARKED = "#a04a90", tint("#cc78bc", 0.6)  # edge and fill of the lesson's part
 
+GREY = "#c9c9c9"  # inputs and outputs
+BOLD, CODE = {"weight": "bold"}, {"family": "monospace", "size": 8}  # texts
+FLOW = {"colour": MARK, "width": 1.8}  # an arrow that is the subject
+STREAM_GREY = "#b0b0b0"  # of the residual stream
+
 TOKENS = "The cat sat on the mat".split()
 
 

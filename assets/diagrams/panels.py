@@ -4,29 +4,11 @@ The panels of lessons 06 to 09 are in panels_heads.py, those of lessons 10 and 1
 panels_model.py, and that of lesson 12 is in debugging.py.
 """
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 import numpy as np
 
-from assets.diagrams.drawing import (
-    HEADS,
-    KEY,
-    MARK,
-    MARKED,
-    QUERY,
-    QUIET,
-    TOKENS,
-    VALUE,
-    arrow,
-    box,
-    circle,
-    matrix,
-    plus,
-    signed,
-    softmax,
-    viridis,
-    write,
-)
-
-CODE = {"family": "monospace", "size": 8}
+from assets.diagrams.drawing import *
 
 
 def one_head(ax):
@@ -66,7 +48,7 @@ def several_heads(ax):
     and the output projection adds them up.
     """
     cell, middle = 0.09, 1.82
-    matrix(ax, 0.12, middle - 0.18, [["#c9c9c9"] * 6] * 4, cell)
+    matrix(ax, 0.12, middle - 0.18, [[GREY] * 6] * 4, cell)
     write(ax, 0.39, middle - 0.32, "input")
     first, previous, own = np.eye(4)[[0] * 4], np.eye(4)[[0, 0, 1, 2]], np.eye(4)
     for head, (y, pattern) in enumerate(zip((2.9, 1.82, 0.74), (previous, first, own))):
@@ -89,7 +71,7 @@ def several_heads(ax):
     box(ax, 4.34, middle - 0.4, 0.46, 0.8, "")
     write(ax, 4.57, middle, "output\nprojection", 8, rotation=90, va="center")
     arrow(ax, (4.8, middle), (4.97, middle))
-    matrix(ax, 4.98, middle - 0.18, [["#c9c9c9"] * 6] * 4, cell)
+    matrix(ax, 4.98, middle - 0.18, [[GREY] * 6] * 4, cell)
     write(ax, 5.25, middle - 0.32, "output")
 
 

@@ -3,24 +3,12 @@
 The weights and results of lessons 07 and 08 are those of the story model.
 """
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 import numpy as np
 
-from assets.diagrams.drawing import (
-    LINE,
-    MARK,
-    MARKED,
-    QUIET,
-    arrow,
-    box,
-    matrix,
-    plus,
-    signed,
-    viridis,
-    write,
-)
+from assets.diagrams.drawing import *
 
-BOLD = {"weight": "bold"}
-FLOW = {"colour": MARK, "width": 1.8}
 STORY = "⏎ There was a girl named Kim . She had a red kite . She lost the".split()
 # weights of head 0.0 on it in tenths, rounded down, a word for each query
 TENTHS = """9 09 207 3123 00008 000009 01151 09 012000021 001101102 11011000001 501
@@ -28,10 +16,8 @@ TENTHS = """9 09 207 3123 00008 000009 01151 09 012000021 001101102 11011000001 
 # heads 0 to 3 of layer 1, and below them of layer 0
 ON_COLOUR = [[0.03, 0.03, 0.04, 0.04], [0.94, 0.06, 0.02, 0.15]]  # weight
 RIGHT = [[1, 1, 1, 1], [0.21, 1, 1, 1]]  # colours, without this head
-PATCHED = [
-    [-14.0, -13.8, -13.8, -13.9],
-    [12.4, -13.8, -13.7, -13.9],
-]  # logit difference
+# logit difference
+PATCHED = [[-14.0, -13.8, -13.8, -13.9], [12.4, -13.8, -13.7, -13.9]]
 
 
 def block(ax):
@@ -44,7 +30,7 @@ def block(ax):
     stream = 0.82
     box(ax, 0.1, 0.2, 4.62, 2.36, "", "white", MARK)
     write(ax, 0.22, 2.4, "block × 2", ha="left", **BOLD)
-    arrow(ax, (0.1, stream), (5.15, stream), width=5, colour="#b0b0b0", head=False)
+    arrow(ax, (0.1, stream), (5.15, stream), width=5, colour=STREAM_GREY, head=False)
     for x, name, steps, does in (
         (0.22, "multi-head attention", ("q, k, v", "heads", "project"), "mixes tokens"),
         (2.5, "MLP", ("linear", "GELU", "linear"), "each token by itself"),
@@ -62,7 +48,7 @@ def block(ax):
         arrow(ax, (x + 1.8, 1.42), (x + 1.8, stream + 0.12))
         plus(ax, x + 1.8, stream, MARKED, MARK, 0.12)
     write(ax, 2.4, 0.42, "residual stream: one vector of 128 numbers per token", 8)
-    arrow(ax, (5.15, stream), (5.15, 1.5), width=5, colour="#b0b0b0", head=False)
+    arrow(ax, (5.15, stream), (5.15, 1.5), width=5, colour=STREAM_GREY, head=False)
     box(ax, 4.82, 1.5, 0.7, 0.62, "norm,\noutput\nlayer", MARKED, MARK, 8)
     arrow(ax, (5.15, 2.12), (5.15, 2.78), **FLOW)
     box(ax, 0.1, 2.68, 4.62, 0.84, "", "white")
@@ -101,14 +87,8 @@ def seen(ax):
     write(ax, x + 1.2, 0.3, "key", **BOLD)
     write(ax, 0.2, y + 1.2, "query", rotation=90, va="center", **BOLD)
     write(ax, 4.64, 3.5, "weight on colours", **BOLD)
-    for row, (name, length) in enumerate(
-        (
-            ("head 0.0", 0.94),
-            ("uniform attention", 0.04),
-            ("untrained model", 0.05),
-            ("entropy-matched copy", 0.09),
-        )
-    ):
+    names = "head 0.0", "uniform attention", "untrained model", "entropy-matched copy"
+    for row, (name, length) in enumerate(zip(names, (0.94, 0.04, 0.05, 0.09))):
         low = 3.0 - 0.52 * row
         write(ax, 3.82, low + 0.2, name, 8, ha="left")
         look = (MARKED, MARK) if row == 0 else (QUIET, LINE)
@@ -124,16 +104,9 @@ def specialised(ax):
     the colours are wrong (ablation); and its output, carried from a story with red to
     the same story with blue, makes the model predict red (patching).
     """
-    line = 3.05
-    x = 0.42
-    for token, width in (
-        ("She had a", 0.85),
-        ("red", 0.42),
-        ("kite.", 0.45),
-        ("…", 0.25),
-        ("Kim had", 0.72),
-        ("the", 0.4),
-    ):
+    line, x = 3.05, 0.42
+    tokens = "She had a", "red", "kite.", "…", "Kim had", "the"
+    for token, width in zip(tokens, (0.85, 0.42, 0.45, 0.25, 0.72, 0.4)):
         look = {"fill": MARKED, "edge": MARK} if token == "red" else {"fill": "white"}
         box(ax, x, line - 0.15, width, 0.3, token, **look)
         x += width + 0.1
@@ -177,16 +150,9 @@ def encoder(ax):
     of a sentence's token vectors finds the sentences with a similar meaning.
     """
     x = 0.14
-    for word, width in (
-        ("She", 0.42),
-        ("watched", 0.78),
-        ("the", 0.38),
-        ("stars", 0.54),
-        ("with", 0.45),
-        ("a", 0.25),
-        ("small", 0.55),
-        ("telescope", 0.88),
-    ):
+    words = "She watched the stars with a small telescope".split()
+    widths = 0.42, 0.78, 0.38, 0.54, 0.45, 0.25, 0.55, 0.88
+    for word, width in zip(words, widths):
         look = {"fill": MARKED, "edge": MARK} if word == "stars" else {"fill": "white"}
         box(ax, x, 2.72, width, 0.3, word, **look)
         x += width + 0.16

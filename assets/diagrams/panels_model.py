@@ -3,24 +3,10 @@
 The marked tokens and heads of lesson 11 are those of SmolLM2.
 """
 
-from assets.diagrams.drawing import (
-    KEY,
-    LINE,
-    MARK,
-    MARKED,
-    QUERY,
-    TOKENS,
-    VALUE,
-    arrow,
-    box,
-    matrix,
-    tint,
-    write,
-)
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
 
-BOLD = {"weight": "bold"}
-FLOW = {"colour": MARK, "width": 1.8}
-COMPUTED = "#c9c9c9"
+from assets.diagrams.drawing import *
+
 CELL = 0.1  # of a position, in lesson 10
 # tokens of lesson 11, and how much loss each gains without the 8 heads (in nats)
 LINES = [
@@ -73,7 +59,7 @@ def _step(ax, x, y, step, kept):
         elif kept and i < length - 1:
             _kept(ax, at, y)
         else:
-            colour = MARKED if i == length - 1 else COMPUTED
+            colour = MARKED if i == length - 1 else GREY
             matrix(ax, at, y, [[colour]], CELL)
 
 
@@ -112,11 +98,11 @@ def language_model(ax):
     """Map of the transformer, lesson 11: a real language model, with 135 million
     parameters and 30 layers of 9 heads, runs on the learner's attention. Zorbulax is an
     invented name, said twice. Without 8 of the 270 heads, the loss rises where a token
-    completes a pair that stood before (pink). At the second ul, each of the 8 gives ax,
-    which followed ul before, nearly half of its weight or more. The 2 of layer 23 copy:
-    they raise the logit of what they attend to. Without the 8, ax has nearly no
-    probability. (The norms are RMSNorm, and positions enter inside attention, so the
-    grey box at the bottom is not used.)
+    completes a pair that stood before (pink). The name consists of Z, orb, ul and ax.
+    At the second ul, each of the 8 heads gives more than half of its weight to ax, the
+    token after the first ul. Without the 8, ax has nearly no probability. (The norms
+    are RMSNorm, and positions enter inside attention, so the grey box at the bottom is
+    not used.)
     """
     write(ax, 0.2, 3.47, "where does the loss rise without 8 heads?", ha="left", **BOLD)
     places = [_line(ax, row, y) for row, y in enumerate((2.98, 2.29))]

@@ -1,18 +1,8 @@
 """Draws how embeddings become queries, keys and values: the numbers of lesson 01."""
 
-from assets.diagrams.drawing import (
-    INK,
-    KEY,
-    MARK,
-    QUERY,
-    TOKENS,
-    VALUE,
-    Rectangle,
-    arrow,
-    ground,
-    matrix,
-    write,
-)
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
+from assets.diagrams.drawing import *
 
 CELL, ROWS = 0.26, 6
 EMBEDDINGS = [[1, *[0] * 7], [0, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 1, 0]]

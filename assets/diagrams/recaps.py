@@ -1,33 +1,12 @@
 """Draws what closes a lesson: its matrices with their sizes, one figure a lesson."""
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 import numpy as np
 
-from assets.diagrams.drawing import (
-    HEADS,
-    KEY,
-    LINE,
-    MARK,
-    MARKED,
-    QUERY,
-    TOKENS,
-    VALUE,
-    Rectangle,
-    arrow,
-    beside,
-    box,
-    ground,
-    matrix,
-    panel,
-    signed,
-    softmax,
-    stack,
-    turn,
-    viridis,
-    write,
-)
-from assets.diagrams.panels import CODE, sinusoidal
+from assets.diagrams.drawing import *
+from assets.diagrams.panels import sinusoidal
 
-GREY = "#c9c9c9"  # inputs and outputs
 HEIGHT = 2.75
 MIDDLE, TITLE, SIZE, NOTE = 1.45, 2.52, 0.46, 0.2  # heights in a row of matrices
 

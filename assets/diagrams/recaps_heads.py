@@ -1,30 +1,11 @@
 """Draws what closes lessons 07 to 09: what we do with a head, in matrices."""
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 import numpy as np
 
-from assets.diagrams.drawing import (
-    HEADS,
-    KEY,
-    LINE,
-    MARK,
-    MARKED,
-    QUERY,
-    QUIET,
-    VALUE,
-    arrow,
-    box,
-    circle,
-    ground,
-    matrix,
-    panel,
-    signed,
-    softmax,
-    viridis,
-    write,
-)
-from assets.diagrams.recaps import GREY, HEIGHT
-
-BOLD = {"weight": "bold"}
+from assets.diagrams.drawing import *
+from assets.diagrams.recaps import HEIGHT
 
 
 def recap_07():
@@ -32,8 +13,9 @@ def recap_07():
     each queries × keys) become a score for each head on each text (texts × 8). The mean
     score of a head stands beside its baselines: uniform attention, an untrained model,
     and an entropy-matched untrained copy. The lift is the score minus a baseline,
-    here the highest one. Right: the intervention. A head's output (6 × 32) is replaced
-    by its mean (1 × 32), and we count what the model still answers.
+    here the highest one. Right: the intervention. A head's output (here 6 tokens ×
+    32 features) is replaced by its mean over texts and positions (1 × 32), and we count
+    what the model still answers.
     """
     ax = ground(HEIGHT)
     panel(ax, 0.15, 5.35, "what does it attend to?")
@@ -78,13 +60,9 @@ def _scored(ax):
 def _compared(ax):
     """Draw a head's mean score beside its baselines, and the lift."""
     zero = 4.18
-    bars = (
-        ("the head", 0.95, MARKED, MARK),
-        ("uniform", 0.24, QUIET, LINE),
-        ("untrained", 0.28, QUIET, LINE),
-        ("entropy-matched", 0.42, QUIET, LINE),
-    )
-    for row, (name, length, fill, edge) in enumerate(bars):
+    names = "the head", "uniform", "untrained", "entropy-matched"
+    for row, (name, length) in enumerate(zip(names, (0.95, 0.24, 0.28, 0.42))):
+        fill, edge = (MARKED, MARK) if row == 0 else (QUIET, LINE)
         y = 1.98 - 0.31 * row
         write(ax, zero - 0.06, y, name, 8, ha="right")
         box(ax, zero, y - 0.09, length, 0.18, "", fill, edge)
@@ -92,11 +70,10 @@ def _compared(ax):
     ends = (zero + 0.42, 0.78), (zero + 0.95, 0.78)
     for x, low in ((zero + 0.42, 0.96), (zero + 0.95, 1.89)):
         ax.plot([x, x], [0.7, low], color=MARK, lw=0.8, ls=":")
-    arrow(ax, *ends, colour=MARK, width=1.8)
+    arrow(ax, *ends, **FLOW)
     write(ax, zero + 0.68, 0.55, "lift", color=MARK, **BOLD)
-    write(
-        ax, zero - 0.06, 0.55, "score − a baseline, here the highest  =", 8, ha="right"
-    )
+    words = "score − a baseline, here the highest  ="
+    write(ax, zero - 0.06, 0.55, words, 8, ha="right")
 
 
 def _replaced(ax):
@@ -178,7 +155,7 @@ def _patched(ax):
         ):
             write(ax, 3.54, y + lift, name, 8, ha="right")
             box(ax, 3.6, y + lift - 0.07, length, 0.14, "", colour)
-    arrow(ax, (2.4, 1.8), (2.4, 1.33), colour=MARK, width=1.8)
+    arrow(ax, (2.4, 1.8), (2.4, 1.33), **FLOW)
     write(ax, 2.52, 1.67, "output: L tokens × 32", 8, ha="left")
     write(ax, 2.51, 2.33, "2 × 4 heads", 8)
 
@@ -193,15 +170,8 @@ def _difference(ax):
         fill, edge = (MARKED, MARK) if name == "patched" else ("white", LINE)
         circle(ax, x, y, 0.06, fill, edge)
         write(ax, x, y - 0.16, name, 8)
-    arrow(
-        ax,
-        (0.85, y + 0.06),
-        (0.85, y + 0.17),
-        (3.3, y + 0.17),
-        (3.3, y + 0.06),
-        colour=MARK,
-        width=1.8,
-    )
+    start, end = (0.85, y + 0.06), (3.3, y + 0.06)
+    arrow(ax, start, (0.85, y + 0.17), (3.3, y + 0.17), end, **FLOW)
     write(ax, 2.32, 0.45, "logit difference:  red − blue", 8)
 
 

@@ -1,30 +1,10 @@
 """Draws what closes lessons 06, 10 and 11: language models, in matrices with sizes."""
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 import numpy as np
 
-from assets.diagrams.drawing import (
-    HEADS,
-    KEY,
-    LINE,
-    MARK,
-    MARKED,
-    QUERY,
-    QUIET,
-    VALUE,
-    Rectangle,
-    arrow,
-    beside,
-    box,
-    ground,
-    matrix,
-    plus,
-    signed,
-    softmax,
-    stack,
-    viridis,
-    write,
-)
-from assets.diagrams.recaps import GREY
+from assets.diagrams.drawing import *
 
 STREAM = 1.12  # height of the residual stream in recap_06
 START = ["⏎", "There", "was", "a", "girl", "named"]  # how each story begins
@@ -41,7 +21,7 @@ def recap_06():
     _embedded(ax, cell)
     box(ax, 2.6, 0.62, 4.2, 2.5, "", "white", MARK)
     write(ax, 2.75, 2.98, "block  × 2", 10, ha="left", weight="bold")
-    arrow(ax, (2.38, STREAM), (6.95, STREAM), width=4, colour="#b0b0b0")
+    arrow(ax, (2.38, STREAM), (6.95, STREAM), width=4, colour=STREAM_GREY)
     write(ax, 4.7, 0.78, "residual stream:  6 × 128", 9)
     _adds(ax, 2.75, 1.55, "attention, 4 heads")
     random = np.random.default_rng(3)
@@ -121,11 +101,12 @@ PARTS = [colour for colour in HEADS[:3] for _ in range(6)]
 def recap_10():
     """One layer of SmolLM2, with a KV cache, in matrices. Prefill: the prompt x
     (10 × 576) gives keys and values (3 × 10 × 64 each), which are kept, and queries
-    (9 × 10 × 64). The weights are 9 × 10 × 10, the heads' outputs 9 × 10 × 64, and the
-    output 10 × 576. Decode: the new token (1 × 576) adds a row to the cache (3 × 11 ×
-    64 each), and has 9 queries (9 × 1 × 64), weights 9 × 1 × 11, outputs 9 × 1 × 64 and
-    one row of output (1 × 576). 3 query heads share 1 key/value head. (Queries and keys
-    are rotated by their positions, RoPE, before they are used or kept.)
+    (9 × 10 × 64). The attention weights are 9 × 10 × 10, the heads' outputs 9 × 10 ×
+    64, and the output 10 × 576. Decode: the new token (1 × 576) adds a row to the
+    cache (3 × 11 × 64 each), and has 9 queries (9 × 1 × 64), weights 9 × 1 × 11,
+    outputs 9 × 1 × 64 and one row of output (1 × 576). 3 query heads share 1 key/value
+    head. (Queries and keys are rotated by their positions, RoPE, before they are used
+    or kept.)
     """
     ax = ground(3.58)
     for low, new, title in (
@@ -135,7 +116,7 @@ def recap_10():
         box(ax, 0.15, low, 8.7, 1.49, "", "white", MARK if new == 1 else LINE)
         write(ax, 0.27, low + 1.33, title, 10, ha="left", weight="bold")
         _cached(ax, low + 0.67, new)
-    arrow(ax, (2.74, 2.0), (2.74, 1.58), colour=MARK, width=1.8)
+    arrow(ax, (2.74, 2.0), (2.74, 1.58), **FLOW)
     note = "one of 30 layers   ·   3 query heads share 1 key/value head   ·   cache: "
     note += "2 × 3 × 64 numbers per token and layer, 11,520 per token in 30 layers"
     write(ax, 4.5, 0.19, note, 8)
@@ -150,7 +131,7 @@ def _cached(ax, y, new):
     matrix(ax, 0.32, y - half, [[fill] * 18] * new, cell)
     arrow(ax, (1.0, y), (1.4, y))
     arrow(ax, (1.14, y), (1.14, y - 0.35), (3.73, y - 0.35), (3.73, y - 0.27))
-    arrow(ax, (1.96, y), (2.3, y), colour=MARK, width=1.8)
+    arrow(ax, (1.96, y), (2.3, y), **FLOW)
     write(ax, 2.12, y + 0.13, kept, 8)
     box(ax, 2.33, y - 0.25, 0.82, 0.52, "", QUIET)
     for at, into, colour in ((1.46, 2.48, KEY), (1.76, 2.86, VALUE)):
@@ -261,7 +242,7 @@ def _real_model(ax, y):
     box(ax, 2.62, 2.02, 4.1, 2.05, "", "white", MARK)
     write(ax, 2.74, 2.17, "block × 30", 10, ha="left", weight="bold")
     write(ax, 4.84, 2.17, "residual stream:  n × 576", 9)
-    arrow(ax, (2.5, y), (6.86, y), width=4, colour="#b0b0b0")
+    arrow(ax, (2.5, y), (6.86, y), width=4, colour=STREAM_GREY)
     _in_block(ax, y)
     box(ax, 6.86, y - 0.11, 0.42, 0.22, "norm", "white", size=8)
     write(ax, 7.38, y, "×", 11)
@@ -337,7 +318,7 @@ def _changed(ax):
     _out_proj(ax, 2.72, 1.02)
     write(ax, 2.99, 1.41, "$W_o$", 9)
     write(ax, 2.99, 0.63, "576 × 576", 8)
-    arrow(ax, (3.75, 0.5), (3.75, 1.62), width=4, colour="#b0b0b0")
+    arrow(ax, (3.75, 0.5), (3.75, 1.62), width=4, colour=STREAM_GREY)
     arrow(ax, (3.3, 1.02), (3.64, 1.02))
     plus(ax, 3.75, 1.02, MARKED, MARK, 0.1)
     write(ax, 3.9, 1.02, "stream", 8, ha="left")

@@ -1,14 +1,8 @@
 """Draws how a matrix of features is split into heads, and merged again."""
 
-from assets.diagrams.drawing import (
-    HEADS,
-    TOKENS,
-    arrow,
-    box,
-    ground,
-    matrix,
-    write,
-)
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
+from assets.diagrams.drawing import *
 
 LENGTH, HEAD_DIM, CELL = 5, 4, 0.18
 WIDTH, HEIGHT = HEAD_DIM * CELL, LENGTH * CELL  # of one head

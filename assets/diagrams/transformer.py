@@ -1,5 +1,7 @@
 """Draws the map of the transformer, and at its side the part that a lesson is about."""
 
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,22 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from assets.diagrams import debugging, panels, panels_heads, panels_model
-from assets.diagrams.drawing import (
-    INK,
-    KEY,
-    LINE,
-    MARK,
-    MARKED,
-    PALE,
-    QUERY,
-    QUIET,
-    VALUE,
-    arrow,
-    box,
-    canvas,
-    plus,
-    write,
-)
+from assets.diagrams.drawing import *
 
 WIDTH, HEIGHT = 9.0, 4.2
 PANEL = (3.3, 0.05, 5.65, 3.98)  # x, y, width, height of the enlarged part
@@ -151,7 +138,7 @@ def _loop(ax):
     """Draw the way of the sampled token back to the tokens."""
     top, bottom = BOXES["probabilities"][0] + 0.11, BOXES["tokens"][0] + 0.11
     points = (LEFT, top), (0.15, top), (0.15, bottom), (LEFT, bottom)
-    arrow(ax, *points, colour=MARK, width=1.8)
+    arrow(ax, *points, **FLOW)
     box(ax, 0.3, top - 0.11, 0.62, 0.22, "sample", MARKED, MARK, 8)
 
 

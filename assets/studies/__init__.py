@@ -17,6 +17,7 @@ training makes more of it: this is what margins are for.
 import json
 import math
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +35,15 @@ def stored_of(name: str) -> dict:
 def runs_of(stored: dict, **which) -> list[dict]:
     """Return the stored runs that have these entries."""
     return [run for run in stored["runs"] if which.items() <= run.items()]
+
+
+def told(runs: Iterable[dict]) -> list[dict]:
+    """Return the runs as a list, and print each as soon as it is there."""
+    found = []
+    for run in runs:
+        found.append(run)
+        print(json.dumps(run), flush=True)
+    return found
 
 
 def by_layer(heads: list[str]) -> dict[int, list[int]]:

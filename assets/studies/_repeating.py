@@ -143,17 +143,3 @@ def trained(kind: Kind, seed: int) -> tuple[CausalLM, list]:
         every=SETTINGS["every"],
     )
     return model, history.evaluations
-
-
-def moved(rows: int, size: int = 8) -> tuple[Tensor, Tensor]:
-    """Return texts without a period: one piece of `size` tokens stands there twice."""
-    g = torch.Generator().manual_seed(10_001)
-    ids, targets = [], torch.full((rows, LENGTH), IGNORED)
-    for row in range(rows):
-        tokens = torch.randperm(VOCAB, generator=g)[: LENGTH - size]
-        start = int(torch.randint(20, (), generator=g))
-        again = int(torch.randint(start + size, LENGTH - size, (), generator=g))
-        piece = tokens[start : start + size]
-        ids.append(torch.cat([tokens[:again], piece, tokens[again:]]))
-        targets[row, again : again + size - 1] = piece[1:]
-    return torch.stack(ids), targets

@@ -3,10 +3,10 @@
 The models are those of lesson 07: two layers of four heads that continue a repeated
 sequence. An adversary goes on training from such a model. It must still give the right
 answers, but layer 1 must not attend to what followed an earlier copy of the query's
-token. Two searches are short, with a fixed strength of this demand. In the slow one the
-strength grows from 3 to 100 during 1,200 of 3,000 steps. As a control, two models train
-as long without the demand. As a baseline, models of the same size are trained from the
-start while each head of layer 1 attends uniformly. About ten minutes on one core.
+token. The strength of this demand grows from 3 to 100 during 1,200 of 3,000 steps. As a
+control, two models train as long without the demand. As a baseline, models of the same
+size are trained from the start while each head of layer 1 attends uniformly. About ten
+minutes on one core.
 """
 
 import platform
@@ -40,27 +40,20 @@ MARGIN = dict.fromkeys(("accuracy", "forbidden", "reader", "elsewhere"), 0.1)
 
 @dataclass(frozen=True)
 class Search:
-    """How an adversary is trained: the strength grows to `last` until step `until`."""
+    """How an adversary is trained: the strength grows from `first` to `last`."""
 
-    steps: int
-    learning_rate: float
     first: float
     last: float
-    until: int = 1
     seeds: range = range(8)
 
     def strength(self, step: int) -> float:
         if not self.first:
             return 0.0
-        return self.first * (self.last / self.first) ** min(1.0, step / self.until)
+        return self.first * (self.last / self.first) ** min(1.0, step / GROWS)
 
 
-SEARCHES = {
-    "strength 3, 150 steps": Search(150, 0.012, 3, 3),
-    "strength 10, 60 steps": Search(60, 0.012, 10, 10),
-    "slow": Search(3000, 4e-3, 3, 100, until=1200),
-    "no demand": Search(3000, 4e-3, 0, 0, seeds=range(2)),
-}
+SEARCHES = {"slow": Search(3, 100), "no demand": Search(0, 0, seeds=range(2))}
+STEPS, GROWS = 3000, 1200  # of a search, and of those in which the strength grows
 CHECKED = ("slow", 1)  # --check repeats this run
 EVERY = 250  # steps: how often an adversary is looked at
 UNIFORM = 225, 1125  # steps of the models of which layer 1 attends uniformly
@@ -126,10 +119,10 @@ def adversaries(models: list, search: Search, seeds) -> tuple[list, list]:
     found, histories = train_many(
         lambda: Adversary(next(ready)),  # called once for each seed, in order
         make_batch,
-        search.steps,
+        STEPS,
         [50 + seed for seed in seeds],
-        learning_rate=search.learning_rate,
-        warmup=min(50, search.steps // 3),
+        learning_rate=4e-3,
+        warmup=50,
         loss=GrowingLoss(search),
         evaluate=lambda adversary: look(adversary.model),
         every=EVERY,
@@ -211,7 +204,6 @@ def run(search: str, seed: int, model, original, evaluations: list) -> dict:
     values = {
         "accuracy": right,
         "forbidden": forbidden,
-        "after 1": after_copy(weights, TEST, 1),
         "after 2": after_copy(weights, TEST, 2),
         "reader": reader(model),
         "reader of the word before": reader(model, back=1),
@@ -274,12 +266,10 @@ def study() -> dict:
         for seed, adversary, evaluations in zip(search.seeds, *found):
             runs.append(run(name, seed, adversary, models[seed], evaluations))
         print(name, flush=True)
-    pairs = [(a, b) for a in SEEDS for b in SEEDS[:a]]
     return {
         "study": "is an attention pattern the explanation of an answer?",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "training": TRAINING,
-        "two seeds": rounded([elsewhere(models[a], models[b]) for a, b in pairs]),
         "uniform": {str(steps): accuracies_of_uniform(steps) for steps in UNIFORM},
         "runs": runs,
     }

@@ -87,18 +87,12 @@ def runs_of(way: str, features: int, steps: int, seeds) -> list[dict]:
         learning_rate=RATE,
         progress=False,
     )
-    which = dict(zip(KEY, (way, features, steps)))
-    return [
-        which
-        | {"seed": seed}
-        | rounded(
-            {
-                "near": accuracy(model, LENGTH).mean(),
-                "far": accuracy(model, 2 * LENGTH)[LENGTH - BACK :].mean(),
-            }
-        )
-        for seed, model in zip(seeds, models)
-    ]
+    which, runs = dict(zip(KEY, (way, features, steps))), []
+    for seed, model in zip(seeds, models):
+        near = accuracy(model, LENGTH).mean()
+        far = accuracy(model, 2 * LENGTH)[LENGTH - BACK :].mean()
+        runs.append(which | {"seed": seed} | rounded({"near": near, "far": far}))
+    return runs
 
 
 def study() -> dict:

@@ -11,8 +11,7 @@ from functools import partial
 
 import torch
 
-from assets.studies import rounded
-from assets.studies.roles import Texts, language_model_and_texts, matched_copy, scores
+from assets.studies.roles import Texts, best_of_copies, language_model_and_texts
 from utils import heads
 
 COPIES = 19  # with the trained model twenty: see lesson 07
@@ -39,15 +38,7 @@ def model_and_texts():
 
 def best_scores(seeds) -> list[dict]:
     """Return a row for each untrained copy: {pattern: the score of its best head}."""
-    model, kinds_of_texts = model_and_texts()
-    rows = {seed: {} for seed in seeds}
-    for texts in kinds_of_texts:
-        layers = heads.record_attention(model, *texts.inputs)
-        for seed, best in rows.items():
-            copy = matched_copy(model, texts, layers, seed)
-            found = scores(heads.record_attention(copy, *texts.inputs), texts)
-            best |= {name: values.nanmean(0).max() for name, values in found.items()}
-    return [{"seed": seed, "best": rounded(best, 3)} for seed, best in rows.items()]
+    return best_of_copies(*model_and_texts(), seeds)
 
 
 def study() -> dict:

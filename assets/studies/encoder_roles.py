@@ -8,9 +8,7 @@ above which lesson 09 calls a trained head specialised.
 
 import torch
 
-from assets.studies import rounded
-from assets.studies.roles import encoder_and_texts, matched_copy, scores
-from utils import heads
+from assets.studies.roles import best_of_copies, encoder_and_texts
 
 COPIES = 19  # with the trained encoder twenty: see lesson 07
 PATTERNS = ["previous token", "next token", "punctuation", "[SEP]", "[CLS]"]
@@ -21,13 +19,8 @@ MARGIN = {"best": 0.01}
 def best_scores(seeds) -> list[dict]:
     """Return a row for each untrained copy: {pattern: the score of its best head}."""
     model, (texts,) = encoder_and_texts()
-    layers, rows = heads.record_attention(model, *texts.inputs), []
-    for seed in seeds:
-        copy = matched_copy(model, texts, layers, seed)
-        found = scores(heads.record_attention(copy, *texts.inputs), texts)
-        best = {name: found[name].nanmean(0).max() for name in PATTERNS}
-        rows.append({"seed": seed, "best": rounded(best, 3)})
-    return rows
+    roles = {name: texts.roles[name] for name in PATTERNS}
+    return best_of_copies(model, [texts._replace(roles=roles)], seeds)
 
 
 def study() -> dict:

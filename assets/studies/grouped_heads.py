@@ -14,16 +14,12 @@ without any error, after 0 and 90. About 30 minutes on one core.
 import torch
 
 from assets.studies import rounded, versions
-from assets.studies.story_models import (
-    TRAINING,
-    entropy,
-    held_out_loss,
-    make_batch,
-)
+from assets.studies.story_models import STORED, TRAINING, held_out_loss, make_batch
 from assets.studies.story_models import trained as with_four
 from assets.studies.story_variants import right_stories
 from utils.models import CausalLM
 from utils.positions import Rotary
+from utils.pretrained import load_story_model
 from utils.stories import VOCAB
 from utils.training import train
 
@@ -33,7 +29,7 @@ WAYS = {"trained": (4, 2, 1), "mean": (2, 1), "first": (2, 1), "random": (1,)}
 FURTHER = 0, 9, 45, 90  # steps: 0, 1, 5 and 10 % of the training
 RATE = 2e-3  # the highest, as in the training
 BATCHES = 100  # added to the seed: further training sees other batches
-KEY = ("way", "kv heads")
+KEY = ("way", "kv heads", "seed")
 MARGIN = {"losses": 0.05, "right": 15}
 
 
@@ -46,10 +42,10 @@ def make_model(kv_heads: int) -> CausalLM:
 def trained(kv_heads: int, seed: int) -> CausalLM:
     """Return a model that had so many key and value heads from the start."""
     if kv_heads == HEADS:
-        return with_four(seed)[0]
+        return with_four(seed)
     torch.manual_seed(seed)
     model = make_model(kv_heads)
-    train(model, make_batch, seed=seed, progress=False, **TRAINING)
+    train(model, make_batch, seed=seed, **TRAINING)
     return model
 
 
@@ -112,11 +108,10 @@ def study() -> dict:
         "further steps": FURTHER,
         "learning rate": RATE,
         "stories": 100,
-        "entropy": rounded(entropy()),
         "runs": [x for seed in SEEDS for x in runs_of_seed(seed)],
     }
 
 
 def again(stored: dict) -> list[dict]:
-    """Train the model of one seed, and give it one key and value head by the mean."""
-    return [run(trained(HEADS, 0), "mean", 1, 0)]
+    """Give the stored model, which `story_models` trains again, one key head."""
+    return [run(load_story_model(), "mean", 1, STORED)]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.studies import rounded, versions
+from assets.studies import rounded, told, versions
 from utils.data import copy_first_token, python_docs, tokens_back
 from utils.models import CausalLM
 from utils.positions import (
@@ -256,78 +256,69 @@ def make_model(task: Task, scheme: Callable) -> CausalLM:
 
 
 @torch.no_grad()
-def by_part(model: CausalLM, task: Task) -> list[float]:
+def by_part(model: CausalLM, task: Task, test=None, parts: int = PARTS) -> Tensor:
     """Return a number per part of the test: accuracy; of "characters" the loss."""
     found, size = [], 32  # texts at once
-    for ids, targets in zip(task.test[0].split(size), task.test[1].split(size)):
+    for ids, targets in zip(*(x.split(size) for x in test or task.test)):
         logits = model(ids).mT  # (rows, vocab, length)
         if task.name == "characters":
             found.append(F.cross_entropy(logits, targets, reduction="none"))
         else:
             right = (logits.argmax(dim=1) == targets).float()
             found.append(right.where(targets >= 0, torch.nan))
-    parts = torch.cat(found).unflatten(1, (PARTS, -1))  # (rows, parts, positions)
-    return rounded(parts.nanmean(dim=(0, 2)))
+    by_position = torch.cat(found).unflatten(1, (parts, -1))
+    return by_position.nanmean(dim=(0, 2))  # (parts,)
 
 
 def runs_of(task: Task, name: str, how: Runs) -> Iterator[dict]:
     """Yield what is stored of one scheme on one task: all seeds, all tests."""
-    models, histories = train_many(
+    models, _ = train_many(
         lambda: make_model(task, SCHEMES[name]),
         task.batch,
         how.steps,
         how.seeds,
         learning_rate=how.learning_rate,
     )
-    for seed, model, history in zip(how.seeds, models, histories):
+    for seed, model in zip(how.seeds, models):
         run = {"task": task.name, "scheme": name, "seed": seed} | how.other_training
         run |= {"tested": "as trained"}
-        last = sum(history.losses[-50:]) / 50
-        extra = {"training_loss": rounded(last)}
+        extra = {}
         if isinstance(model.position, T5Bias) and task.name == "characters":
             bias = model.position.bias(1, LONGER * task.length)[0, :, 0]
             at = [-1 - distance for distance in model.position.first if distance < 256]
             extra["bias"] = rounded(bias[:, at], 3)
-        yield run | extra | {"parts": by_part(model, task)}
+        yield run | extra | {"parts": rounded(by_part(model, task))}
         changed = changed_after_training(model.position, task.length)
         for tested, other in changed.items():
-            parts = by_part(with_position(model, other), task)
+            parts = rounded(by_part(with_position(model, other), task))
             yield run | {"tested": tested, "parts": parts}
 
 
 def yardsticks() -> dict[str, list[float]]:
-    """Return the loss of character counts, and of counts of pairs, on the test's parts:
-    on the text that the curves are of, not on all of the validation text."""
+    """Return the loss of counts of character pairs, on the test's parts: on the text
+    that the curves are of, not on all of the validation text."""
     corpus, (ids, targets) = python_docs("characters"), characters().test
     size, text = len(corpus.vocab), corpus.train
-    single = torch.bincount(text, minlength=size) + 1.0
     pair = torch.bincount(text[:-1] * size + text[1:], minlength=size**2) + 0.1
     pair = pair.view(size, size)
-    losses = {
-        "counts": -(single / single.sum()).log()[targets],
-        "pairs": -(pair / pair.sum(dim=1, keepdim=True)).log()[ids, targets],
-    }  # (rows, positions)
-    return {
-        name: rounded(loss.unflatten(1, (PARTS, -1)).mean((0, 2)))
-        for name, loss in losses.items()
-    }
+    loss = -(pair / pair.sum(dim=1, keepdim=True)).log()[ids, targets]
+    return {"pairs": rounded(loss.unflatten(1, (PARTS, -1)).mean((0, 2)))}
 
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    runs = []
-    for how in ALL:
-        task = TASKS[how.task]()
-        for name in how.schemes:
-            print(how.task, name, how.steps, how.seeds, flush=True)
-            runs += runs_of(task, name, how)
+    runs = (
+        run
+        for how in ALL
+        for name in how.schemes
+        for run in runs_of(TASKS[how.task](), name, how)
+    )
     return {
         "study": "train short, test long",
         "versions": versions(),
         "settings": SETTINGS,
-        "seeds": list(range(8)),
         "yardsticks": yardsticks(),
-        "runs": runs,
+        "runs": told(runs),
     }
 
 
@@ -338,10 +329,9 @@ def repeated(scheme: str, how: Runs) -> dict:
     model = make_model(task, SCHEMES[scheme])
     train(model, task.batch, how.steps, learning_rate=how.learning_rate)
     run = {"task": how.task, "scheme": scheme, "tested": "as trained"}
-    return run | how.other_training | {"parts": by_part(model, task)}
+    return run | how.other_training | {"parts": rounded(by_part(model, task))}
 
 
 def again(stored: dict) -> list[dict]:
-    """Repeat a run of three schemes, and one of those that were trained for longer."""
-    usual = [repeated(scheme, ALL[0]) for scheme in ("T5", "ALiBi", "learned")]
-    return [*usual, repeated("ALiBi", LONGER_TRAINING)]
+    """Repeat a run, and one of those that were trained for longer."""
+    return [repeated("T5", ALL[0]), repeated("ALiBi", LONGER_TRAINING)]

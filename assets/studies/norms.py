@@ -6,19 +6,17 @@ all, none before the head either. The first groups vary the learning rate. The o
 change one thing of the model with 12 blocks of 64 features: no clipping of the
 gradient, three times as many steps, bfloat16 (autocast), or initial weights of the
 linear layers that are three times as large. Stored are the last losses on both parts of
-the text, and the mean norm of the residual stream's vectors after the last block; or,
-if a training loss is not finite, the step of it, and null. About 17 minutes on one
-core.
+the text; or, if a training loss is not finite, the step of it, and null. About 17
+minutes on one core.
 """
 
-import json
 import math
 from unittest.mock import patch
 
 import torch
 from torch import nn
 
-from assets.studies import rounded, variants, versions
+from assets.studies import rounded, told, variants, versions
 from assets.studies.parts import baselines
 from utils import training
 from utils.data import Corpus, python_docs
@@ -81,18 +79,6 @@ def make_model(setting: dict, vocab_size: int, seed: int) -> CausalLM:
     return model
 
 
-@torch.no_grad()
-def stream_norm(model: CausalLM, ids: torch.Tensor) -> torch.Tensor:
-    """Return the mean norm of the vectors that the last block returns."""
-    found = []
-    hook = model.blocks[-1].register_forward_hook(
-        lambda block, inputs, output: found.append(output.norm(dim=-1).mean())
-    )
-    model(ids)
-    hook.remove()
-    return found[0]
-
-
 def run(setting: dict, seed: int, corpus: Corpus) -> dict:
     """Train one model; return what is stored of it."""
     model = make_model(setting, len(corpus.vocab), seed)
@@ -122,41 +108,27 @@ def run(setting: dict, seed: int, corpus: Corpus) -> dict:
             )
     except FloatingPointError:
         stored["broke_at"] = len(losses) - 1
-        return stored | {"training": None, "validation": None, "stream": None}
+        return stored | {"training": None, "validation": None}
     for part in ("train", "validation"):
         name = "training" if part == "train" else part
         stored[name] = variants.losses(trained, corpus, part).mean()
-    ids, _ = corpus.windows(variants.LENGTH)
-    return rounded(stored | {"stream": stream_norm(model, ids[:16])})
+    return rounded(stored)
 
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    corpus, runs = python_docs(), []
-    for seed in SEEDS:
-        for setting in settings():
-            runs.append(run(setting, seed, corpus))
-            print(json.dumps(runs[-1]), flush=True)
+    corpus = python_docs()
     return {
         "study": "what do layer norms buy?",
         "versions": versions(),
         "text": variants.sizes(corpus),
         "training": {"batch": BATCH, "length": variants.LENGTH, "warmup": WARMUP},
         "baselines": baselines(corpus),
-        "runs": runs,
+        "runs": told(run(x, seed, corpus) for seed in SEEDS for x in settings()),
     }
 
 
-def from_bigram(run: dict, bigram: float) -> dict:
-    """Return a run's key and its loss less the bigram's: Pythons have other texts."""
-    found = {name: run[name] for name in KEY}
-    loss = run["validation"]
-    return found | {"from the bigram": None if loss is None else loss - bigram}
-
-
-def comparable(stored: dict) -> list[dict]:
-    bigram = stored["baselines"]["bigram"]
-    return [from_bigram(run, bigram) for run in stored["runs"]]
+comparable = variants.comparable
 
 
 def again(stored: dict) -> list[dict]:
@@ -165,4 +137,4 @@ def again(stored: dict) -> list[dict]:
     bigram = baselines(corpus)["bigram"]
     size = {"blocks": 2, "features": 64, "rate": 5e-3}
     chosen = [{"norms": norms} | size | PLAIN for norms in ("without", "pre")]
-    return [from_bigram(run(setting, 0, corpus), bigram) for setting in chosen]
+    return [variants.from_bigram(run(setting, 0, corpus), bigram) for setting in chosen]

@@ -10,12 +10,9 @@ times as many steps. The last three groups answer what the deeper notebook asks 
 About 45 minutes on one core.
 """
 
-import json
-import platform
-
 import torch
 
-from assets.studies import rounded, variants
+from assets.studies import rounded, told, variants, versions
 from utils.data import Corpus, python_docs
 from utils.models import Block, CausalLM
 from utils.positions import Rotary
@@ -78,31 +75,28 @@ def make_model(name: str, blocks: int, vocab_size: int) -> CausalLM:
     return model
 
 
+def both_losses(model: CausalLM, corpus: Corpus, steps: int, every: int, **how) -> dict:
+    """Train a model; return its losses on both parts of the text, at some steps."""
+
+    def looked_at(model):
+        parts = ("train", "validation")
+        return rounded([variants.losses(model, corpus, x).mean() for x in parts])
+
+    how |= {"warmup": 20, "evaluate": looked_at, "every": every, "progress": False}
+    history = train(model, variants.make_batch(corpus), steps, **how)
+    at, losses = zip(*history.evaluations)
+    training, validation = zip(*losses)
+    return {"at": at, "training": training, "validation": validation}
+
+
 def run(name: str, blocks: int, steps: int, rate: float, seed: int) -> dict:
     """Train one model; return what is stored of it."""
     corpus = python_docs()
     torch.manual_seed(seed)
     model = make_model(name, blocks, len(corpus.vocab))
-
-    def both_losses(model):
-        parts = ("train", "validation")
-        return rounded([variants.losses(model, corpus, x).mean() for x in parts])
-
-    history = train(
-        model,
-        variants.make_batch("pre", corpus),
-        steps,
-        seed=seed,
-        learning_rate=rate,
-        warmup=20,
-        evaluate=both_losses,
-        every=40 if (name, steps) == ("full", LONGER) else steps,
-        progress=False,
-    )
-    taken, losses = zip(*history.evaluations)
-    training, validation = zip(*losses)
-    stored = dict(zip(KEY, (name, blocks, steps, rate))) | {"seed": seed}
-    return stored | {"at": taken, "training": training, "validation": validation}
+    every = 40 if (name, steps) == ("full", LONGER) else steps
+    found = both_losses(model, corpus, steps, every, seed=seed, learning_rate=rate)
+    return dict(zip(KEY, (name, blocks, steps, rate))) | {"seed": seed} | found
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
@@ -121,30 +115,25 @@ def baselines(corpus: Corpus) -> dict[str, float]:
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    corpus, runs = python_docs(), []
-    for seed in range(8):
-        for *setting, seeds in GROUPS:
-            if seed in seeds:
-                runs.append(run(*setting, seed))
-                print(json.dumps(runs[-1]), flush=True)
+    corpus = python_docs()
+    runs = [
+        (*setting, seed)
+        for seed in range(8)
+        for *setting, seeds in GROUPS
+        if seed in seeds
+    ]
     return {
         "study": "why is each part of a block there?",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "versions": versions(),
         "text": variants.sizes(corpus),
-        "margin": MARGIN["from the bigram"],
         "baselines": baselines(corpus),
-        "runs": runs,
+        "runs": told(run(*each) for each in runs),
     }
 
 
-def from_bigram(run: dict, baselines: dict) -> dict:
-    """Return the last loss less the bigram's: another Python has another text."""
-    return run | {"from the bigram": run["validation"][-1] - baselines["bigram"]}
-
-
-def comparable(stored: dict) -> list[dict]:
-    return [from_bigram(run, stored["baselines"]) for run in stored["runs"]]
+comparable = variants.comparable
 
 
 def again(stored: dict) -> list[dict]:
-    return [from_bigram(run(*CHECKED), baselines(python_docs()))]
+    bigram = baselines(python_docs())["bigram"]
+    return [variants.from_bigram(run(*CHECKED), bigram)]

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from assets.studies import length, rounded, versions
+from assets.studies import length, rounded, told, versions
 from assets.studies.length import with_position
 from utils.data import python_docs
 from utils.models import CausalLM
@@ -95,20 +95,11 @@ def batch_of(task: length.Task, longer: int):
 CORPUS = python_docs("characters")
 
 
-@torch.no_grad()
 def by_part(model: CausalLM, task: length.Task, factor: int) -> list[float]:
     """Return a number for each L / 4 positions: accuracy; of "characters" the loss."""
-    found, size = [], factor * task.length
-    ids, targets = (x[: SETTINGS["rows"], :size] for x in task.test)
-    for some, wanted in zip(ids.split(32), targets.split(32)):
-        logits = model(some).mT  # (rows, vocab, length)
-        if task.name == "characters":
-            found.append(F.cross_entropy(logits, wanted, reduction="none"))
-        else:
-            right = (logits.argmax(dim=1) == wanted).float()
-            found.append(right.where(wanted >= 0, torch.nan))
-    parts = torch.cat(found).unflatten(1, (SETTINGS["part"] * factor, -1))
-    return rounded(parts.nanmean(dim=(0, 2)), 3)
+    size = factor * task.length
+    test = [x[: SETTINGS["rows"], :size] for x in task.test]
+    return rounded(length.by_part(model, task, test, SETTINGS["part"] * factor), 3)
 
 
 def trained(kind: Kind, task: length.Task, seed: int) -> CausalLM:
@@ -174,28 +165,24 @@ def of_smollm2() -> list[dict]:
     return rows
 
 
+def runs_of(kind: Kind, seed: int, repairs=REPAIRS):
+    """Yield what is stored of a model that is trained now."""
+    task = length.TASKS[kind.task]()
+    yield from tested(trained(kind, task, seed), kind, task, seed, repairs)
+
+
 def study() -> dict:
     """Run everything; return what is stored."""
-    runs = []
-    for kind in KINDS:
-        task = length.TASKS[kind.task]()
-        for seed in SEEDS:
-            runs += tested(trained(kind, task, seed), kind, task, seed)
-            print(kind, seed, runs[-1], flush=True)
+    runs = (run for kind in KINDS for seed in SEEDS for run in runs_of(kind, seed))
     return {
         "study": "rotary embeddings beyond the trained length, repaired",
         "versions": versions(),
         "settings": SETTINGS,
         "SmolLM2": PRETRAINED | {"rows": of_smollm2()},
-        "runs": runs,
+        "runs": told(runs),
     }
 
 
 def again(stored: dict) -> list[dict]:
-    """Repeat a model of characters, and one of random tokens."""
-    found = []
-    for kind in (KINDS[0], KINDS[-1]):
-        task = length.TASKS[kind.task]()
-        model = trained(kind, task, 0)
-        found += tested(model, kind, task, 0, repairs=("none", "YaRN"))
-    return found
+    """Repeat a model of characters, without a repair and with one."""
+    return [*runs_of(KINDS[0], 0, ("none", "YaRN"))]

@@ -128,6 +128,18 @@ def matched_copy(model: nn.Module, texts: Texts, layers: list[Tensor], seed: int
     return entropy_matched_copy(untrained_copy(model, seed), inputs, wanted, mask=mask)
 
 
+def best_of_copies(model: nn.Module, kinds_of_texts: list[Texts], seeds) -> list[dict]:
+    """Return for each untrained, as sharp copy {role: the score of its best head}."""
+    rows = {seed: {} for seed in seeds}
+    for texts in kinds_of_texts:
+        layers = heads.record_attention(model, *texts.inputs)
+        for seed, best in rows.items():
+            copy = matched_copy(model, texts, layers, seed)
+            found = scores(heads.record_attention(copy, *texts.inputs), texts)
+            best |= {name: values.nanmean(0).max() for name, values in found.items()}
+    return [{"seed": seed, "best": rounded(best, 3)} for seed, best in rows.items()]
+
+
 def measured(model: nn.Module, texts: Texts, copies: int) -> tuple[dict, Tensor]:
     """Return {role: scores of the heads, uniform, untrained heads}, and entropies."""
     layers = heads.record_attention(model, *texts.inputs)

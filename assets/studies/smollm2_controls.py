@@ -2,47 +2,41 @@
 
 On the 24 sentences of `smollm2`: the most needed heads replaced by a mean instead of
 zeros; the weight of 17.4 without 16.0 at one position; which terms of the logit
-difference change without 23.0. On texts: what is lost without each of eight needed
-heads, and without the induction heads and the heads that write most, each of these two
-sets beside random heads of the same layers. With a gap in the positions: copied tokens
-and the loss on a text, for further texts. With interpolation in one head, one layer, or
-all others: copied tokens.
+difference change without 23.0. On texts: what is lost without each of the needed heads.
+With a gap in the positions: copied tokens, and the loss on a text, for further texts.
+With interpolation in one head, one layer, or all others: copied tokens.
 """
 
-import random
 from contextlib import contextmanager
-from pydoc_data.topics import topics
 
 import torch
 import torch.nn.functional as F
 
-from assets.studies import by_layer, rounded, runs_of
-from assets.studies.smollm2 import Names, heads_of, means
+from assets.studies import by_layer, rounded
+from assets.studies._smollm2 import about, heads_of, help_texts, twice
+from assets.studies.smollm2 import Names, means
 from utils.positions import Rotary, frequencies, rotate_pairs
-from utils.pretrained import SMOLLM2_SHA256, load_smollm2
 from utils.recording import ablate, record_attention, recorded, replaced
 
-NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0 1.4 17.0 18.0 19.2".split()
-INDUCTION = "18.6 17.4 17.3 17.5 18.7 23.2 23.7 20.6".split()  # of the core
+NEEDED = "23.3 0.0 1.3 1.5 20.0 29.1 17.4 16.0".split()
 STORY = (
     "When the rain had stopped, the old woman opened the door of her small house and "
     "looked at the garden. The roses had lost half of their leaves, but the apple "
     "tree stood as it had stood for forty years."
 )
 WENT, GIVER = 4, 9  # positions of the sentences
-TOPICS = 8  # texts of Python's help(), of so many tokens each:
-LENGTH = 160
-RANDOM_SETS = 16
+TITLE, LENGTH = 40, 160  # tokens of a help() text: those left out, those read
 DRAWS = range(1, 6)
 SCHEMES = {"as trained": {}, "interpolation": {"scale": 0.5}}
 SCHEMES["larger base"] = {"base": 500_000}
 GAPS = [("as trained", gap) for gap in (0, 1024, 4096, 7168, 8192)]
 GAPS += [("interpolation", 0), ("larger base", 0), ("larger base", 16384)]
+STORY_GAPS = [(scheme, gap) for scheme in [*SCHEMES][:2] for gap in (0, 8192)]
 WHERE = "layer 16", "the other layers", "16.0 alone", "layer 16 without 16.0"
-KEY = ("control", "head", "set", "heads", "gap", "scheme", "where")
+KEY = ("control", "head", "set", "gap", "scheme", "where")
 NUMBERS = (
     "overall, by position, whole, less, others, change, everywhere, lost, most, "
-    "copied, losses, told by a copy"
+    "copied, losses"
 )
 MARGIN = dict.fromkeys(NUMBERS.split(", "), 0.02)
 
@@ -50,10 +44,16 @@ MARGIN = dict.fromkeys(NUMBERS.split(", "), 0.02)
 # --- the sentences ---
 
 
+def place(head: str) -> tuple[int, int]:
+    """Return layer and number of a head."""
+    layer, number = head.split(".")
+    return int(layer), int(number)
+
+
 @contextmanager
 def giving(model, head: str, values, at=slice(None)):
     """Replace the output of a head, at some positions, for a `with` block."""
-    ((layer, (number,)),) = by_layer([head]).items()
+    layer, number = place(head)
 
     def change(x):  # (batch, 9, length, 64)
         x = x.clone()
@@ -66,15 +66,12 @@ def giving(model, head: str, values, at=slice(None)):
 
 def mean_ablation(names: Names, head: str) -> dict:
     """Return the change of the logit difference with a mean in the head's place."""
-    ((layer, (number,)),) = by_layer([head]).items()
+    layer, number = place(head)
     gave = names.outputs[layer][:, number]  # (24, 14, 64)
     row = {"control": "mean ablation", "head": head}
     for kind, values in ("overall", gave.mean((0, 1))), ("by position", gave.mean(0)):
-        x = names.states[layer]
         with giving(names.model, head, values):
-            for block in names.model.blocks[layer:]:
-                x = block(x, names.mask)
-        row[kind] = means(names.difference(x) - names.whole, 3)
+            row[kind] = means(names.change(layer), 3)
     return row
 
 
@@ -100,12 +97,8 @@ def without_16_0(names: Names) -> dict:
     row = {"control": "16.0 at went", "whole": whole, "less": less}
     row["others"] = [min(others), max(others)]
     for kind, at in ("change", WENT), ("everywhere", slice(None)):
-        x = names.states[16]
         with giving(names.model, "16.0", 0.0, at=at):
-            for block in names.model.blocks[16:]:
-                x = block(x, names.mask)
-        change = (names.difference(x) - names.whole)[::2].mean()
-        row[kind] = round(change.item(), 3)
+            row[kind] = round(names.change(16)[::2].mean().item(), 3)
     return row
 
 
@@ -149,33 +142,10 @@ def repair(names: Names) -> dict:
 # --- texts ---
 
 
-def help_texts(encode, decode) -> list[str]:
-    """Return the beginnings, without the title, of topics chosen by their order."""
-    long = [t for name, t in sorted(topics.items()) if len(encode(t)) > LENGTH + 40]
-    chosen = long[:: len(long) // TOPICS][:TOPICS]
-    return [decode(encode(text)[40 : 40 + LENGTH]) for text in chosen]
-
-
-def losses(model, ids: list[int]) -> tuple[float, float | None]:
-    """Return the mean loss of the next token, of all and of those that a copy tells."""
+def loss(model, ids: list[int], start: int = 0) -> float:
+    """Return the mean loss of the next tokens of a text, from a position on."""
     x = torch.tensor([ids])
-    found = F.cross_entropy(model(x)[0, :-1], x[0, 1:], reduction="none")
-    told = told_by_a_copy(ids)
-    copies = round(found[told].mean().item(), 3) if told else None
-    return round(found.mean().item(), 3), copies
-
-
-def told_by_a_copy(ids: list[int]) -> list[int]:
-    """Return the positions whose token and next token stood together before."""
-    pairs = list(zip(ids, ids[1:]))
-    return [at for at, pair in enumerate(pairs) if pair in pairs[:at]]
-
-
-def twice(seed: int) -> torch.Tensor:
-    """Return four texts (4, 64): 32 random tokens, then the same again."""
-    generator = torch.Generator().manual_seed(seed)
-    once = torch.randint(1000, 40000, (4, 32), generator=generator)
-    return torch.cat([once, once], dim=1)
+    return F.cross_entropy(model(x)[0, start:-1], x[0, start + 1 :]).item()
 
 
 def copied(model, ids: torch.Tensor) -> float:
@@ -184,48 +154,11 @@ def copied(model, ids: torch.Tensor) -> float:
     return (best == ids[:, 33:]).float().mean().item()
 
 
-def by_length(model, ids: torch.Tensor) -> list[str]:
-    """Return the heads without the induction heads, the one that writes most first."""
-    with recorded(model, "blocks.*.attention.heads") as seen:
-        model(ids)
-    lengths = []
-    for block, gave in zip(model.blocks, seen.values()):
-        columns = block.attention.out_proj.weight.unflatten(1, (9, 64))
-        wrote = torch.einsum("bhqd,ehd->bqhe", gave[:, :, 32:], columns)
-        lengths.append(wrote.norm(dim=-1).mean(dim=(0, 1)))
-    order = torch.stack(lengths).flatten().argsort(descending=True).tolist()
-    return [name for i in order if (name := f"{i // 9}.{i % 9}") not in INDUCTION]
-
-
-def random_like(heads: list[str], seed: int) -> list[str]:
-    """Return as many other heads of the same layers, drawn at random."""
-    draw, found = random.Random(seed), []
-    for layer, members in by_layer(heads).items():
-        others = [h for h in range(9) if f"{layer}.{h}" not in heads]
-        count = min(len(members), len(others))
-        found += [f"{layer}.{h}" for h in sorted(draw.sample(others, count))]
-    return found
-
-
-def sets(model, ids: torch.Tensor) -> dict[str, list[str]]:
-    """Return the sets of heads that are left out, by name."""
-    most = by_length(model, ids)[:8]
-    found = {"none": [], "induction heads": INDUCTION, "write most": most}
-    found |= {f"{head} alone": [head] for head in NEEDED[:8]}
-    for seed in range(RANDOM_SETS):
-        found[f"like induction heads {seed}"] = random_like(INDUCTION, seed)
-        found[f"like write most {seed}"] = random_like(most, seed)
-    return found
-
-
-def left_out(model, encoded: list[list[int]], label: str, heads: list[str]) -> dict:
-    """Return what the model copies and the loss on each text without these heads."""
-    with ablate(model, by_layer(heads)):
-        values, copies = zip(*(losses(model, ids) for ids in encoded))
-        share = round(copied(model, twice(1)), 3)
-    row = {"control": "left out", "set": label, "heads": heads, "copied": share}
-    # of the story, then of the help() texts
-    return row | {"losses": list(values), "told by a copy": list(copies)}
+def left_out(model, encoded: list[list[int]], label: str) -> dict:
+    """Return the loss on each text, the story first: "none", or "16.0 alone"."""
+    with ablate(model, by_layer([] if label == "none" else [label.split()[0]])):
+        losses = [loss(model, ids) for ids in encoded]
+    return {"control": "left out", "set": label, "losses": rounded(losses, 3)}
 
 
 # --- a gap in the positions ---
@@ -262,7 +195,7 @@ def positions(model, gap: int, layers=range(30), **options):
 def far(model, scheme: str, gap: int) -> dict:
     """Return the copied tokens of five draws, with a gap between the two copies."""
     with positions(model, gap, **SCHEMES[scheme]):
-        shares = rounded([copied(model, twice(seed)) for seed in DRAWS], 3)
+        shares = rounded([copied(model, twice(4, seed)) for seed in DRAWS], 3)
     return {"control": "gap", "scheme": scheme, "gap": gap, "copied": shares}
 
 
@@ -275,7 +208,7 @@ def interpolated(model, where: str) -> dict:
     layers = [x for x in range(30) if x != 16] if "other" in where else layers
     scale, shares = SCHEMES["interpolation"], []
     for seed in DRAWS:
-        ids = twice(seed)
+        ids = twice(4, seed)
         with positions(model, 0, layers, **scale):
             if "16.0" not in where:
                 shares.append(copied(model, ids))
@@ -290,7 +223,7 @@ def interpolated(model, where: str) -> dict:
 
 def out_of(model, head: str, ids: torch.Tensor) -> torch.Tensor:
     """Return the output of a head (batch, length, 64)."""
-    ((layer, (number,)),) = by_layer([head]).items()
+    layer, number = place(head)
     with recorded(model, heads_of(layer)) as seen:
         model(ids)
     return seen[heads_of(layer)][:, number]
@@ -298,11 +231,8 @@ def out_of(model, head: str, ids: torch.Tensor) -> torch.Tensor:
 
 def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> dict:
     """Return the loss of the story after 32 tokens of each text, and a gap."""
-    values = []
-    for text in texts:
-        x = torch.tensor([text[:32] + story])
-        with positions(model, gap, **SCHEMES[scheme]):
-            values.append(F.cross_entropy(model(x)[0, 32:-1], x[0, 33:]).item())
+    with positions(model, gap, **SCHEMES[scheme]):
+        values = [loss(model, text[:32] + story, start=32) for text in texts]
     row = {"control": "story after a gap", "scheme": scheme, "gap": gap}
     return row | {"losses": rounded(values, 3)}
 
@@ -314,53 +244,41 @@ def after_text(model, texts: list[list[int]], story: list[int], scheme, gap) -> 
 def study() -> dict:
     """Return the study."""
     names = Names()
-    model, tokenizer = load_smollm2()
-    texts = help_texts(tokenizer.encode, tokenizer.decode)
-    encoded = [tokenizer.encode(text) for text in [STORY, *texts]]
+    model, tokenizer = names.model, names.tokenizer
+    texts = [*help_texts(tokenizer, LENGTH, TITLE).values()]
+    story, *encoded = (tokenizer.encode(text) for text in [STORY, *texts])
     rows = [mean_ablation(names, head) for head in NEEDED]
     rows += [without_16_0(names), repair(names)]
-    chosen = sets(model, twice(1))
-    rows += [left_out(model, encoded, *each) for each in chosen.items()]
+    for label in ["none", *(f"{head} alone" for head in NEEDED)]:
+        rows.append(left_out(model, [story, *encoded], label))
     rows += [far(model, *each) for each in GAPS]
     rows += [interpolated(model, where) for where in WHERE]
-    rows += [
-        after_text(model, encoded[1:], encoded[0], scheme, gap)
-        for scheme in SCHEMES
-        for gap in (0, 8192, 16384)
-    ]
-    found = {
-        "torch": torch.__version__.split("+")[0],
-        "model": {"sha256": SMOLLM2_SHA256},
-    }
-    return {**found, "texts": texts, "runs": rows}
+    rows += [after_text(model, encoded, story, *each) for each in STORY_GAPS]
+    return {**about(), "texts": texts, "runs": rows}
 
 
 def comparable(stored: dict) -> list[dict]:
     """Return the rows, of the texts the first ones only: so few are repeated."""
-    rows = []
-    for row in stored["runs"]:
-        count = 3 if "set" in row else 2
-        cut = {
-            name: row[name][:count]
-            for name in ("losses", "told by a copy")
-            if name in row
-        }
-        rows.append(row | cut)
-    return rows
+    return [
+        row | {"losses": row["losses"][: 3 if "set" in row else 2]}
+        if "losses" in row
+        else row
+        for row in stored["runs"]
+    ]
 
 
 @torch.no_grad()
 def again(stored: dict) -> list[dict]:
     """Repeat some rows, with the first texts only."""
-    names, (model, tokenizer) = Names(), load_smollm2()
+    names = Names()
+    model, tokenizer = names.model, names.tokenizer
     story, *texts = (tokenizer.encode(x) for x in [STORY, *stored["texts"][:2]])
-    rows = [mean_ablation(names, "1.3"), without_16_0(names), repair(names)]
-    for label in ("1.5 alone", "induction heads", "like write most 3"):
-        (row,) = runs_of(stored, set=label)
-        rows.append(left_out(model, [story, *texts], label, row["heads"]))
     return [
-        *rows,
+        mean_ablation(names, "1.3"),
+        without_16_0(names),
+        repair(names),
+        left_out(model, [story, *texts], "1.5 alone"),
         far(model, "as trained", 7168),
         interpolated(model, "16.0 alone"),
-        after_text(model, texts, story, "interpolation", 16384),
+        after_text(model, texts, story, "interpolation", 8192),
     ]

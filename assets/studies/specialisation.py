@@ -12,8 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from assets.studies import rounded, versions
-from assets.studies._circuits import from_weights
+from assets.studies import rounded, told, versions
 from assets.studies._repeating import (
     CONTRASTS,
     HEADS,
@@ -25,19 +24,16 @@ from assets.studies._repeating import (
     TESTED,
     Kind,
     accuracy,
-    moved,
     trained,
     unseen,
 )
-from utils.baselines import entropy_matched_copy, uniform_attention
+from utils.baselines import entropy_matched_copy
 from utils.data import IGNORED
 from utils.heads import (
     at_offset,
     current_token,
-    duplicate_token,
     induction,
     normalised_entropy,
-    on_keys,
     previous_token,
     record_attention,
 )
@@ -56,7 +52,6 @@ MARGIN = {"accuracy": 0.05, "jump": 40}
 # --- what is measured of a model ------------------------------------------------------
 
 METRICS = {
-    "previous": lambda attention, ids: previous_token(attention, mask=MASK),
     "previous, positions 1 to 31": lambda attention, ids: previous_token(
         attention, mask=MASK, queries=early(attention)
     ),
@@ -65,10 +60,6 @@ METRICS = {
     ),
     "induction": lambda attention, ids: induction(attention, ids, mask=MASK),
     "current": lambda attention, ids: current_token(attention, mask=MASK),
-    "duplicate": lambda attention, ids: duplicate_token(attention, ids, mask=MASK),
-    # of all queries, also of query 0, whose weight on itself is always 1
-    "first": lambda attention, ids: on_keys(attention, places(ids) == 0, mask=MASK),
-    "entropy": lambda attention, ids: normalised_entropy(attention, mask=MASK),
 }
 
 
@@ -113,16 +104,6 @@ def subsets(model, texts) -> list[float]:
             for layer in range(len(model.blocks))
         }
         with ablate(model, gone):
-            found.append(accuracy(model, texts))
-    return found
-
-
-def mean_ablated(model, texts) -> list[float]:
-    """Return the accuracy with each head in turn always saying its mean."""
-    found = []
-    for head in range(len(model.blocks) * HEADS):
-        gone = {head // HEADS: [head % HEADS]}
-        with ablate(model, gone, mode="mean", mean_from=texts[0]):
             found.append(accuracy(model, texts))
     return found
 
@@ -172,14 +153,34 @@ def hidden_from(model, part: str, texts) -> list[float]:
     return found
 
 
+@torch.no_grad()
+def composition(model) -> Tensor:
+    """Return (first, second): do second-layer heads find what first-layer heads wrote?
+
+    From weights alone. The query of each token meets what a first-layer head writes
+    that has read each token: the share of tokens that find their own best.
+    """
+    first, second = (block.attention for block in model.blocks)
+    words, norm = model.embedding.weight, model.blocks[1].attention_norm
+    value, query, key = (  # each (heads, head_dim, embed_dim)
+        p.weight.unflatten(0, (HEADS, -1))
+        for p in (first.value_proj, second.query_proj, second.key_proj)
+    )
+    out = first.out_proj.weight.unflatten(1, (HEADS, -1)).transpose(0, 1)
+    written = out @ (value @ model.blocks[0].attention_norm(words).T)
+    keys = norm(written.mT)[:, None] @ key.mT  # (first, second, tokens, head_dim)
+    queries = norm(words) @ query.mT  # (second, tokens, head_dim)
+    found = (keys @ queries.mT).argmax(-2)  # (first, second, tokens)
+    return (found == torch.arange(len(words))).float().mean(-1)
+
+
 def current_by_place(model, ids: Tensor) -> dict[str, Tensor]:
-    """Return how much the first layer's heads attend to their own token, up to position
-    31 or not."""
-    places = {
-        "up to 31": lambda a, _: current_token(a, mask=MASK, queries=early(a)),
-        "from 32 on": lambda a, _: current_token(a, mask=MASK, queries=~early(a)),
-    }
-    return {name: by_head(model, ids, metric)[0] for name, metric in places.items()}
+    """Return how much the first layer's heads attend to their own token, early on."""
+
+    def metric(attention, _):
+        return current_token(attention, mask=MASK, queries=early(attention))
+
+    return {"up to 31": by_head(model, ids, metric)[0]}
 
 
 def cast(seed: int, model) -> dict:
@@ -201,10 +202,9 @@ def jump(curve: list) -> int | None:
 
 
 def accuracies(model, texts) -> dict[str, float]:
-    """Return the accuracy on these texts, and on texts of another kind or period."""
+    """Return the accuracy on these texts, and on texts of other periods."""
     return {
         "as trained": accuracy(model, texts),
-        "moved": accuracy(model, moved(SETTINGS["rows"])),
         **{str(p): accuracy(model, unseen((p, p))) for p in TESTED},
     }
 
@@ -221,7 +221,6 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
     def at_periods(metric: Callable) -> dict[str, Tensor]:
         return {str(p): by_head(model, unseen((p, p))[0], metric(p)) for p in TESTED}
 
-    unrepeated = unseen((LENGTH, LENGTH))[0]
     found = {
         "kind": name,
         "seed": seed,
@@ -235,9 +234,7 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
         },
         "induction at period": at_periods(lambda period: METRICS["induction"]),
         "fixed offset at period": at_periods(stripe),
-        "first, no repeats": by_head(model, unrepeated, METRICS["first"]),
         "without": subsets(model, few),
-        "mean instead": mean_ablated(model, few),
     }
     small = {"importance": importance(model, texts)}
     if kind.layers == 2:
@@ -246,8 +243,10 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
             "current by place": current_by_place(model, ids),
             "hidden from keys": hidden_from(model, "keys", texts),
             "hidden from values": hidden_from(model, "values", texts),
+            "composition": composition(model),
+            "composition, untrained": composition(untrained),
         }
-    return rounded(found | from_weights(model, untrained)) | small
+    return rounded(found) | small
 
 
 def contrasted(name: str, seed: int, model, curve: list) -> dict:
@@ -274,33 +273,25 @@ def stripe(period: int) -> Callable:
     return lambda attention, ids: at_offset(attention, 1 - period, mask=MASK)
 
 
-def even_scores() -> dict[str, float]:
-    """Return what a head scores that attends to all it may, alike."""
-    ids, shape = unseen(PERIODS)[0], (SETTINGS["rows"], 1, LENGTH, LENGTH)
-    even = uniform_attention(shape, MASK)
-    return rounded({name: METRICS[name](even, ids).nanmean() for name in METRICS})
-
-
 def study() -> dict:
     """Run everything; return what is stored."""
-    runs, contrasts = [], []
-    for name, kind in KINDS.items():
-        for seed in SEEDS:
-            print(name, seed, flush=True)
-            runs.append(measured(name, seed, *trained(kind, seed)))
-    for name, kind in CONTRASTS.items():
-        for seed in FEW:
-            contrasts.append(contrasted(name, seed, *trained(kind, seed)))
     two_layers = KINDS["two layers"]
     return {
         "study": "what heads specialise in",
         "versions": versions(),
         "settings": SETTINGS,
         "seeds": SEEDS,
-        "even": even_scores(),
         "further": [cast(seed, trained(two_layers, seed)[0]) for seed in FURTHER],
-        "contrasts": contrasts,
-        "runs": runs,
+        "contrasts": told(
+            contrasted(name, seed, *trained(kind, seed))
+            for name, kind in CONTRASTS.items()
+            for seed in FEW
+        ),
+        "runs": told(
+            measured(name, seed, *trained(kind, seed))
+            for name, kind in KINDS.items()
+            for seed in SEEDS
+        ),
     }
 
 

@@ -12,7 +12,8 @@ minutes on one core.
 
 import torch
 
-from assets.studies import rounded, versions
+from assets.studies import rounded, told, versions
+from assets.studies.story_models import TRAINING, held_out_loss, make_batch, rows
 from assets.studies.variants import Silent
 from utils.models import CausalLM
 from utils.positions import Rotary
@@ -24,14 +25,11 @@ from utils.stories import (
     SECOND,
     VOCAB,
     decode,
-    encode,
     is_right,
     next_tokens,
-    write_stories,
 )
-from utils.training import cross_entropy, train
+from utils.training import train
 
-STEPS, RATE = 900, 2e-3
 SEEDS = range(8)
 VARIANTS = (
     "whole",
@@ -62,16 +60,10 @@ def make_model(variant: str, seed: int) -> CausalLM:
     return model
 
 
-def trained(variant: str, seed: int, rows: torch.Tensor, **how) -> CausalLM:
+def trained(variant: str, seed: int) -> CausalLM:
     """Return a model that was trained on stories, as in the lesson."""
-
-    def make_batch(generator):
-        drawn = torch.randint(len(rows), (8,), generator=generator)
-        return next_tokens(rows[drawn])
-
     model = make_model(variant, seed)
-    options = {"learning_rate": RATE, "warmup": 50, "progress": False} | how
-    train(model, make_batch, STEPS, seed=seed, **options)
+    train(model, make_batch, seed=seed, **TRAINING)
     return model
 
 
@@ -86,9 +78,9 @@ def right_stories(model: CausalLM, seed: int) -> int:
 
 
 @torch.no_grad()
-def lens(model: CausalLM, held_out: torch.Tensor) -> dict[str, list[float]]:
+def lens(model: CausalLM) -> dict[str, list[float]]:
     """Return the mean probability of the right token after the embedding and blocks."""
-    inputs, targets = next_tokens(held_out)
+    inputs, targets = next_tokens(rows()[1])
     with recorded(model, "embedding", "blocks.*") as seen:
         model(inputs)
     found: dict[str, list[float]] = {"colour": [], "keeper": []}
@@ -102,43 +94,25 @@ def lens(model: CausalLM, held_out: torch.Tensor) -> dict[str, list[float]]:
     return found
 
 
-@torch.no_grad()
-def measured(variant: str, seed: int, model: CausalLM, held_out: torch.Tensor) -> dict:
-    """Return what is stored of a model."""
-    inputs, targets = next_tokens(held_out)
-    loss = cross_entropy(model(inputs), targets).item()
-    found = {"variant": variant, "seed": seed, "loss": loss}
-    found |= {"right": right_stories(model, seed)}
-    return rounded(found | (lens(model, held_out) if variant == "whole" else {}))
-
-
-def run(variant: str, seed: int, rows: torch.Tensor, held_out: torch.Tensor) -> dict:
+def run(variant: str, seed: int) -> dict:
     """Train one model; return what is stored of it."""
-    return measured(variant, seed, trained(variant, seed, rows), held_out)
-
-
-def texts() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the training stories and the held-out ones, as ids."""
-    return encode(write_stories(4000, seed=1)), encode(write_stories(400, seed=2))
+    model = trained(variant, seed)
+    found = {"variant": variant, "seed": seed, "loss": held_out_loss(model)}
+    found |= {"right": right_stories(model, seed)}
+    return rounded(found | (lens(model) if variant == "whole" else {}))
 
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    rows, held_out = texts()
-    runs = []
-    for variant in VARIANTS:
-        for seed in SEEDS:
-            runs.append(run(variant, seed, rows, held_out))
-            print(runs[-1], flush=True)
     return {
         "study": "what is each part of the block worth to the story model?",
         "versions": versions(),
-        "steps": STEPS,
-        "learning rate": RATE,
+        "steps": TRAINING["steps"],
+        "learning rate": TRAINING["learning_rate"],
         "stories": STORIES,
-        "runs": runs,
+        "runs": told(run(kind, seed) for kind in VARIANTS for seed in SEEDS),
     }
 
 
 def again(stored: dict) -> list[dict]:
-    return [run("no attention", 0, *texts())]
+    return [run("no attention", 0)]

@@ -1,12 +1,10 @@
-"""Six kinds of small language models on Python's documentation, eight seeds each.
+"""Four kinds of small language models on Python's documentation, eight seeds each.
 
-The models of lesson 06. Stored of each run: the loss on the validation text as training
-goes on, and at the end by position in the window, and of each token given alone. Beside
-the model of the lesson ("pre"), five others: "post" (norms after the additions), "no
-attention" (blocks of MLPs alone; also mixed half and half with the bigram), "one ahead"
-(a mask that lets every token attend to the next one, in both blocks; also judged with
-the right mask), "single" (a quarter of the batches are texts of one token), and "short"
-(a quarter of the steps).
+The models of lesson 06's deeper notebook. Stored of each run: the loss on the
+validation text as training goes on, and at the end by position in the window, and of
+each token given alone. Beside the model of the lesson ("pre"), three others: "post"
+(norms after the additions), "no attention" (blocks of MLPs alone), and "short" (a
+quarter of the steps; --check repeats one of these).
 """
 
 import platform
@@ -17,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from assets.studies import rounded
-from utils.attention import MultiHeadAttention
+from assets.studies import rounded, told
 from utils.data import Corpus, python_docs
 from utils.models import CausalLM
 from utils.positions import Rotary
@@ -27,7 +24,7 @@ from utils.training import train
 SEEDS = range(8)
 EMBED_DIM, HEADS, LAYERS, LENGTH, BATCH, STEPS = 128, 4, 2, 64, 16, 240
 OPTIONS = {"learning_rate": 5e-3, "warmup": 20, "every": 40, "progress": False}
-VARIANTS = ("pre", "post", "no attention", "one ahead", "single", "short")
+VARIANTS = ("pre", "post", "no attention", "short")
 DISCOUNTS = (0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 KEY = ("variant",)
 MARGIN = {"from the bigram": 0.1}  # nats
@@ -40,14 +37,6 @@ class Silent(nn.Module):
         return torch.zeros_like(x), None
 
 
-class OneAhead(MultiHeadAttention):
-    """Attention whose mask is one step too generous: tokens attend to the next one."""
-
-    def forward(self, query, mask=None, **options):
-        longer = torch.ones_like(mask).tril(1)
-        return super().forward(query, mask=longer[None, None], **options)
-
-
 def make_model(variant: str, vocab_size: int, seed: int) -> CausalLM:
     """Return an untrained model."""
     torch.manual_seed(seed)
@@ -58,10 +47,6 @@ def make_model(variant: str, vocab_size: int, seed: int) -> CausalLM:
     for block in model.blocks:
         if variant == "no attention":
             block.attention = Silent()
-        if variant == "one ahead":
-            weights = block.attention.state_dict()
-            block.attention = OneAhead(EMBED_DIM, HEADS, position=position)
-            block.attention.load_state_dict(weights)
     return model
 
 
@@ -84,25 +69,9 @@ def alone(model: nn.Module, corpus: Corpus) -> float:
     return F.cross_entropy(logits, targets).item()
 
 
-def make_batch(variant: str, corpus: Corpus):
-    """Return what draws a batch: windows, or for "single" also texts of one token."""
-
-    def batch(generator):
-        if variant == "single" and torch.randint(4, (), generator=generator) == 0:
-            return corpus.batch(generator, BATCH * LENGTH, 1)
-        return corpus.batch(generator, BATCH, LENGTH)
-
-    return batch
-
-
-def with_bigram(found: torch.Tensor, corpus: Corpus) -> float:
-    """Return the loss of a model's probabilities mixed half and half with the bigram's.
-
-    found: the model's losses (windows, LENGTH).
-    """
-    counted = bigram_losses(corpus)[: found.numel()]
-    mixed = ((-found.flatten().double()).exp() + (-counted).exp()) / 2
-    return -mixed.log().mean().item()
+def make_batch(corpus: Corpus):
+    """Return what draws a batch of windows."""
+    return lambda generator: corpus.batch(generator, BATCH, LENGTH)
 
 
 def run(variant: str, seed: int, corpus: Corpus) -> dict:
@@ -110,27 +79,20 @@ def run(variant: str, seed: int, corpus: Corpus) -> dict:
     model = make_model(variant, len(corpus.vocab), seed)
     history = train(
         model,
-        make_batch(variant, corpus),
+        make_batch(corpus),
         STEPS // 4 if variant == "short" else STEPS,
         seed=seed,
         evaluate=lambda model: losses(model, corpus).mean().item(),
         **OPTIONS,
     )
-    found = losses(model, corpus)
     stored = {
         "variant": variant,
         "seed": seed,
         "validation": history.evaluations,
         "training": losses(model, corpus, "train").mean(),
         "alone": alone(model, corpus),
-        "by_position": found.mean(dim=0),
+        "by_position": losses(model, corpus).mean(dim=0),
     }
-    if variant == "no attention":
-        stored["with_bigram"] = with_bigram(found, corpus)
-    if variant == "one ahead":
-        honest = make_model("pre", len(corpus.vocab), seed)
-        honest.load_state_dict(model.state_dict())
-        stored["right_mask"] = losses(honest.eval(), corpus).mean()
     return rounded(stored)
 
 
@@ -183,8 +145,6 @@ def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
 
 def baselines(corpus: Corpus) -> dict:
     """Return what counting reaches on the validation text, in nats per token."""
-    size, text = len(corpus.vocab), corpus.train
-    single = (torch.bincount(text, minlength=size) + 1.0) / (len(text) + size)
     bigram = bigram_losses(corpus)
     ids, _ = corpus.windows(LENGTH)
     by_position = bigram[: ids.numel()].view(ids.shape).mean(dim=0)
@@ -193,8 +153,6 @@ def baselines(corpus: Corpus) -> dict:
         for order in (2, 3, 4, 5)
     }
     found = {
-        "uniform": log(size),
-        "unigram": -single[corpus.validation[1:]].log().mean(),
         "bigram": bigram.mean(),
         "bigram_by_position": by_position,
         "kneser_ney": best,
@@ -210,27 +168,24 @@ def sizes(corpus: Corpus) -> dict:
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    corpus, runs = python_docs(), []
-    counted = baselines(corpus)
-    for seed in SEEDS:
-        for variant in VARIANTS:
-            print(variant, seed, flush=True)
-            runs.append(run(variant, seed, corpus))
+    corpus = python_docs()
     return {
         "python": platform.python_version(),
         "torch": torch.__version__.split("+")[0],
         "text": sizes(corpus),
         "model": {"embed_dim": EMBED_DIM, "heads": HEADS, "layers": LAYERS},
         "training": {"length": LENGTH, "batch": BATCH, "steps": STEPS, **OPTIONS},
-        "baselines": counted,
-        "runs": runs,
+        "baselines": baselines(corpus),
+        "runs": told(run(kind, seed, corpus) for seed in SEEDS for kind in VARIANTS),
     }
 
 
 def from_bigram(run: dict, bigram: float) -> dict:
-    """Return the last loss less the bigram's: another Python has another text."""
-    loss = run["validation"][-1][1]
-    return {"variant": run["variant"], "from the bigram": loss - bigram}
+    """Return a run with its last loss less the bigram's: Pythons have other texts."""
+    loss = run["validation"]
+    while isinstance(loss, (list, tuple)):
+        loss = loss[-1]
+    return run | {"from the bigram": None if loss is None else loss - bigram}
 
 
 def comparable(stored: dict) -> list[dict]:

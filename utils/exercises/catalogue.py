@@ -78,8 +78,8 @@ class Exercise:
     imports: str
     inputs: Callable[[torch.dtype], Iterable[dict]]
     gradients: bool | str
+    through: Callable | None
     known: list[Mistake]
-    through: Callable | None = None
 
     @cached_property
     def space(self) -> dict:
@@ -125,8 +125,7 @@ def trials(
     """Mark inputs(dtype) -> dicts of arguments as those of exercise `name`."""
 
     def mark(inputs: Callable) -> Callable:
-        inputs.exercise, inputs.gradients = name, gradients
-        inputs.through = through
+        inputs.trials_of = name, (inputs, gradients, through)
         return inputs
 
     return mark
@@ -135,23 +134,17 @@ def trials(
 def exercises() -> dict[str, Exercise]:
     """Return all exercises by number; what a page has lost is left out."""
     pages, inputs, known = {}, {}, {}
-    for path in sorted(NOTEBOOKS.glob("**/[0-9]*.ipynb"), key=lambda p: len(p.name)):
-        if ".ipynb_checkpoints" not in path.parts:  # copies have longer names
-            pages = read_page(path) | pages
-    for path in sorted(HERE.glob("trials_*.py")):
+    for path in sorted(NOTEBOOKS.glob("**/[0-9]*.ipynb")):  # 01-Copy1 before 01
+        if ".ipynb_checkpoints" not in path.parts:
+            pages |= read_page(path)
+    for path in HERE.glob("trials_*.py"):
         module = import_module(f"{__package__}.{path.stem}")
-        found = [x for x in vars(module).values() if hasattr(x, "exercise")]
-        inputs |= {each.exercise: each for each in found}
+        found = [x for x in vars(module).values() if hasattr(x, "trials_of")]
+        inputs |= dict(each.trials_of for each in found)
     for path in (NOTEBOOKS / "exercises").glob("[0-9]*.txt"):
         known |= table(path)
     names = sorted(inputs.keys() & pages, key=lambda n: [*map(int, n.split("."))])
-    return {
-        name: Exercise(
-            *(name, *pages[name], given := inputs[name], given.gradients),
-            *(known.get(name, []), given.through),
-        )
-        for name in names
-    }
+    return {n: Exercise(n, *pages[n], *inputs[n], known.get(n, [])) for n in names}
 
 
 # --- pages ------------------------------------------------------------------------
@@ -211,14 +204,12 @@ def table(path: Path) -> dict[str, list[Mistake]]:
             mistakes += [Mistake(PYTHON, "", [""])] * python
         elif python:
             mistakes[-1].lines[0] += f"{line}\n"
-        elif line.startswith("      ") and found and mistakes:  # goes on with a body
+        elif line.startswith("      "):  # goes on with a body
             mistakes[-1].lines[-1] += f"\n{line[4:]}"
         elif line.startswith("    "):
             mistakes[-1].lines.append(line.strip())
         elif line.strip() and not line.startswith("#"):
-            name, colon, why = line.partition(": ")
-            if not colon:
-                raise ValueError(f"{path.name}: {line!r} is no 'name: why it is wrong'")
+            name, why = line.split(": ", 1)
             mistakes.append(Mistake(name, why, []))
     return found
 
@@ -245,24 +236,19 @@ def edited(solution: str, line: str) -> str:
     if line.startswith("* →"):  # another body
         head = re.match(r"(.*\n)*?def [^\n]*?(\n    [^\n]*)*?:\n", f"{solution}\n")[0]
         body = line.removeprefix("* →").strip(" ")
-        return (
-            f"{head.rstrip()}{'' if body[0] == chr(10) else f'{chr(10)}    '}{body}\n"
-        )
+        return f"{head.rstrip()}\n    {body.lstrip()}\n"
     for edit in re.split(r"; (?=[^;]*→)", line):
         old, new = (part.replace("\\n", "\n") for part in old_and_new(edit))
-        if solution.count(old) != 1:
-            said = f"{old!r} stands {solution.count(old)} times in\n{solution}"
-            raise ValueError(said)
+        if (count := solution.count(old)) != 1:
+            raise ValueError(f"{old!r} stands {count} times in\n{solution}")
         solution = solution.replace(old, new)
     return solution
 
 
 def old_and_new(edit: str) -> list[str]:
     """Return both sides of the arrow; backticks around a side keep its blanks."""
-    if edit.count("→") != 1:
-        raise ValueError(f"{edit!r} is no 'old → new'")
-    sides = [side.strip() for side in edit.split("→")]
-    return [re.sub(r"^`(.*)`$", r"\1", side, flags=re.S) for side in sides]
+    old, new = (side.strip() for side in edit.split("→"))
+    return [re.sub(r"^`(.*)`$", r"\1", side, flags=re.S) for side in (old, new)]
 
 
 def slipped(solution: str, slip: Mistake) -> Iterator[str]:

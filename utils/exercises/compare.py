@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .catalogue import slips
-from .running import WHERE
 
+WHERE = "(in)"  # the learner's own line in which an error arose
 OUTPUT = "your output"
 DIFFER = "the values differ: "
 UNWANTED = {  # what should not be done -> what to say; {} stands for what was done
@@ -50,42 +50,67 @@ def meaning(said: str) -> tuple[str, str]:
 
 def unlike(wanted, found, where: str = OUTPUT) -> str:
     """Return in words how two values differ, or ""; NaN equals NaN."""
-
-    def other(expected: str) -> str:
-        returned = "your function returned" if where == OUTPUT else f"{where} is"
-        return f"{returned} {_short(found)}{expected}."
-
-    if isinstance(wanted, Tensor):
-        if type(found) not in (Tensor, torch.nn.Parameter):
-            return other(", not a tensor")
-        if found.layout != torch.strided or found.is_nested:
-            return f"{where} is a sparse or nested tensor; return an ordinary one."
-        for what in ("shape", "device", "dtype"):
-            a, b = getattr(wanted, what), getattr(found, what)
-            if a != b:
-                a, b = (tuple(x) if what == "shape" else x for x in (a, b))
-                return f"{where} has {what} {b}; expected {a}."
-        return "" if same(wanted, found) else f"{DIFFER}{_where(wanted, found)}"
-    if isinstance(wanted, list | tuple | dict):
-        kind = dict if isinstance(wanted, dict) else (list, tuple)
-        if not isinstance(found, kind) or len(found) != len(wanted):
-            return other(f"; expected a {type(wanted).__name__} of {len(wanted)}")
-        a, b = (x if kind is dict else dict(enumerate(x, 1)) for x in (wanted, found))
-        if a.keys() != b.keys():
-            return f"{where} has the keys {_short([*b])}; expected {[*a]}."
-        for key in a:
-            part = f"part {key!r} of {where}"
-            if words := unlike(a[key], b[key], part):
-                return f"in {part} {words}" if words.startswith(DIFFER) else words
-        return ""
     if isinstance(wanted, bool | int | float) and hasattr(found, "item"):
         found = found.item() if math.prod(found.shape) == 1 else found
-    if isinstance(wanted, float) and type(found) in (int, float):
+    expected, alike = _short(wanted), False
+    if isinstance(wanted, Tensor):
+        if type(found) in (Tensor, torch.nn.Parameter):
+            return _unlike_tensors(wanted, found, where)
+    elif isinstance(wanted, list | tuple | dict):
+        kind = dict if isinstance(wanted, dict) else (list, tuple)
+        if isinstance(found, kind) and len(found) == len(wanted):
+            return _unlike_parts(wanted, found, where)
+        expected = f"a {type(wanted).__name__} of {len(wanted)}"
+    elif isinstance(wanted, float) and type(found) in (int, float):
         close = math.isclose(wanted, found, rel_tol=1e-4, abs_tol=1e-6)
         alike = close or (math.isnan(wanted) and math.isnan(found))
     else:  # True is not 1, and 1.0 is not 1
         alike = type(found) is type(wanted) and found == wanted
-    return "" if alike else other(f"; expected {_short(wanted)}")
+    returned = "your function returned" if where == OUTPUT else f"{where} is"
+    return "" if alike else f"{returned} {_short(found)}; expected {expected}."
+
+
+def _unlike_parts(wanted, found, where: str) -> str:
+    """Return how two dicts, or two sequences of one length, differ, or ""."""
+    if not isinstance(wanted, dict):
+        wanted, found = dict(enumerate(wanted, 1)), dict(enumerate(found, 1))
+    if wanted.keys() != found.keys():
+        return f"{where} has the keys {_short([*found])}; expected {[*wanted]}."
+    for key in wanted:
+        part = f"part {key!r} of {where}"
+        if words := unlike(wanted[key], found[key], part):
+            return f"in {part} {words}" if words.startswith(DIFFER) else words
+    return ""
+
+
+def _unlike_tensors(wanted: Tensor, found: Tensor, where: str) -> str:
+    """Return how two tensors differ, and where most, or ""."""
+    if found.layout != torch.strided or found.is_nested:
+        return f"{where} is a sparse or nested tensor; return an ordinary one."
+    for what in ("shape", "device", "dtype"):
+        a, b = getattr(wanted, what), getattr(found, what)
+        if a != b:
+            a, b = (tuple(x) if what == "shape" else x for x in (a, b))
+            return f"{where} has {what} {b}; expected {a}."
+    if same(wanted, found):
+        return ""
+    if lost := int((wanted.isfinite() & ~found.isfinite()).sum()):
+        return f"{DIFFER}{lost} of {found.numel()} are NaN or infinite."
+    gap = (found.double() - wanted.double()).abs().nan_to_num(math.inf)
+    gap = gap.where(~torch.isclose(found, wanted, 0, 0, equal_nan=True), 0)
+    at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
+    a, b = wanted[at].item(), found[at].item()
+    if isinstance(a, float):  # as many digits as tell the two apart
+        digits = next(n for n in (4, 7, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
+        a, b = f"{a:.{digits}g}", f"{b:.{digits}g}"
+    return f"{DIFFER}at {list(at)} expected {a}, yours {b}."
+
+
+def same(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
+    """Whether two tensors are equal, by default up to rounding; NaN equals NaN."""
+    if tolerance is None:
+        tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single: off by 1e-7
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _short(value) -> str:
@@ -96,29 +121,6 @@ def _short(value) -> str:
         text = repr(value)
     except Exception:  # of a class of the learner's, or of a huge int
         text = f"a {type(value).__name__}"
+    if isinstance(value, list | tuple) and "tensor(" in text:
+        text = f"{len(value)} things in a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def same(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
-    """Whether two tensors are equal, by default up to rounding; NaN equals NaN."""
-    if tolerance is None:
-        tolerance = 1e-4 if a.dtype == torch.float32 else 1e-8  # single: off by 1e-7
-    return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def _where(wanted: Tensor, found: Tensor) -> str:
-    """Return where two tensors of one shape differ most, in words."""
-    if lost := int((found.isnan() & ~wanted.isnan()).sum()):
-        return f"{lost} of {found.numel()} are NaN."
-    if wanted.dtype == torch.bool:
-        return f"{int((wanted != found).sum())} of {found.numel()} are flipped."
-    if found.isinf().any() and not wanted.isinf().any():
-        return f"{int(found.isinf().sum())} of {found.numel()} are infinite."
-    gap = (found.double() - wanted.double()).abs().nan_to_num(math.inf)
-    gap = gap.where(~torch.isclose(found, wanted, 0, 0, equal_nan=True), 0)
-    at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
-    a, b = wanted[at].item(), found[at].item()
-    tried = (".3f", ".7g", ".12g")  # as many digits as tell the two apart
-    digits = next((x for x in tried if f"{a:{x}}" != f"{b:{x}}"), ".17g")
-    a, b = (f"{x:{'' if isinstance(x, int) else digits}}" for x in (a, b))
-    return f"at {list(at)} expected {a}, yours {b}."

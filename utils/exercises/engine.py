@@ -7,11 +7,12 @@ is wrong, and on at least half of all such inputs.
 """
 
 import dis
+import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from types import CodeType, FunctionType
+from types import FunctionType
 
 import matplotlib.pyplot as plt
 import torch
@@ -21,7 +22,7 @@ from utils.plotting import heatmap, show
 
 from .catalogue import Exercise
 from .compare import DIFFER, difference, meaning, same, unlike
-from .running import parts, run, silence, surroundings_kept
+from .running import run, silence, surroundings, tensors_in
 
 SOLVED, NOT_YET, UNTOUCHED = "solved", "not yet", "not attempted yet"
 AGAIN = (
@@ -45,7 +46,7 @@ class Verdict:
         return self.status == SOLVED
 
 
-@surroundings_kept()
+@surroundings()
 def grade(exercise: Exercise, function: Callable) -> Verdict:
     """Return the verdict on one answer. What the answer prints is seen; no picture."""
     if is_untouched(function):
@@ -55,11 +56,11 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     def tried(function: Callable, i: int) -> dict:
         return run(exercise.called(function), trials[i], exercise.gradients, seed=i)
 
-    for i in range(len(trials)):
+    for i, trial in enumerate(trials):
         did.append(tried(function, i))
-        if endless := "never ends" in did[i]:
-            break
-    should = [tried(exercise.reference, i) for i in range(len(did))]
+        if "never ends" in did[i]:
+            return Verdict(NOT_YET, sentence(difference({}, did[i]), {}, trial))
+    should = [tried(exercise.reference, i) for i in range(len(trials))]
     said = [*map(difference, should, did)]
     wrong = [i for i, words in enumerate(said) if words]
     with silence():
@@ -71,11 +72,9 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
                 return Verdict(NOT_YET, f"{AGAIN}\n  {tried_with(trials[i])}")
         if not wrong:
             return Verdict(SOLVED, f"Equal to the reference on {len(trials)} inputs.")
-        first = wrong[0]
-        message = sentence(said[first], should[first], trials[first])
-        if endless:
-            return Verdict(NOT_YET, message)
         mistake, claim = name_of(exercise, cache(tried), should, did, said)
+    first = wrong[0]
+    message = sentence(said[first], should[first], trials[first])
     if claim:
         message = f"{claim}\n  {message}"
     if not mistake and len(wrong) < len(did):
@@ -92,14 +91,9 @@ def is_untouched(function: Callable) -> bool:
         own = {n: x for n, x in vars(function).items() if isinstance(x, FunctionType)}
         own.pop("__init__", None)
         return bool(own) and all(map(is_untouched, own.values()))  # or it inherits
-    for _ in range(100):  # a decorator could wrap itself
-        function = getattr(function, "__wrapped__", getattr(function, "func", function))
-    code = getattr(function, "__code__", None)
-    trivial = "RESUME", "NOP", "CACHE", "RETURN_VALUE"
-    return isinstance(code, CodeType) and all(
-        each.opname in trivial
-        or each.opname in ("LOAD_CONST", "RETURN_CONST")
-        and each.argval in (None, ..., function.__doc__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return inspect.iscode(code) and all(
+        each.opname == "RESUME" or each.argval in (None, ...)
         for each in dis.get_instructions(code)
     )
 
@@ -158,8 +152,7 @@ def name_of(
     for name, (claim, change) in FORMS.items():
         if all(_becomes(change, should[i], did[i]) for i in wrong):
             return name, claim
-    outputs = parts([each.get("returns") for each in should])
-    if not any(isinstance(x, Tensor) for x in outputs):
+    if not any(tensors_in(each.get("returns")) for each in should):
         return None, ""  # the answer is a test: the same yes or no proves no mistake
     votes = {}
     for form in exercise.forms:
@@ -204,15 +197,13 @@ def _same_output(one: dict, other: dict) -> bool:
 def sentence(said: str, should: dict, trial: dict) -> str:
     """Return what was wrong on one trial, and on which."""
     hint = meaning(said)[1]
-    functions = [described(x) for x in trial.values() if callable(x)]
-    if functions:  # the answer is a test of these functions
-        if isinstance(should.get("returns"), bool):
-            said = said.replace("your function returned", "your test said")
-            said = said.replace("your function", "your test")
-        said = f"for {', '.join(functions)} {said}"
-    inputs = tried_with(trial) if len(functions) < len(trial) else ""
-    said = said[0].upper() + said[1:]
-    return "\n  ".join(filter(None, [said, hint, inputs]))
+    functions = ", ".join(described(x) for x in trial.values() if callable(x))
+    if functions and isinstance(should.get("returns"), bool):  # the answer tests them
+        said = said.replace("your function returned", "your test said")
+        said = said.replace("your function", "your test")
+    said = f"for {functions} {said}" if functions else said
+    lines = said[0].upper() + said[1:], hint, tried_with(trial)
+    return "\n  ".join(filter(None, lines))
 
 
 def tried_with(trial: dict) -> str:
@@ -227,8 +218,7 @@ def described(x) -> str:
         largest = _largest(x) if x.is_floating_point() else 0
         return f"{said} up to ±{largest:.3g}" if largest > 30 else said
     if callable(x):
-        inner = getattr(x, "func", x)  # of a functools.partial
-        return f"`{getattr(inner, '__name__', type(inner).__name__)}`"
+        return f"`{getattr(x, '__name__', type(x).__name__)}`"
     text = repr(x)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
@@ -245,14 +235,11 @@ def _picture(should: dict, did: dict) -> tuple[Tensor, Tensor] | None:
     None where something else than values differs.
     """
     a, b = should.get("returns"), did.get("returns")
-    if "changes its argument" in did or not isinstance(a, Tensor) or not a.dim():
+    if not isinstance(a, Tensor) or not a.dim() or "changes its argument" in did:
         return None
     if not unlike(a, b).startswith(DIFFER):
         return None
-    a, b = (x.detach().double() for x in (a, b))
-    a, b = (x[None] if x.dim() == 1 else x.reshape(-1, *x.shape[-2:]) for x in (a, b))
-    if a.dim() == 2:
-        return a, b
+    a, b = (x.detach().double().reshape(-1, *x[None].shape[-2:]) for x in (a, b))
     worst = (a - b).abs().nan_to_num(1e300).flatten(1).amax(1).argmax()
     return a[worst], b[worst]
 
@@ -262,13 +249,10 @@ def draw(expected: Tensor, yours: Tensor) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.4))
     panels = {"expected": expected, "yours": yours, "difference": yours - expected}
     largest = min(max(map(_largest, panels.values())), 1e9)
-    for ax, (title, matrix) in zip(axes, panels.items(), strict=True):
+    for ax, (title, matrix) in zip(axes, panels.items()):
         finite = matrix.isfinite()
         drawn = matrix.where(finite, 0.0).clamp(-largest, largest)
         heatmap(drawn, ax, signed=True, vmax=largest, mask=finite, title=title)
         ax.set(xlabel="", ylabel="")
-    said = "Expected and your output differ by at most "
-    said += f"{_largest(yours - expected):.3g}."
-    if lost := int((~yours.isfinite()).sum()):
-        said += f" {lost} of your {yours.numel()} values are NaN or infinite."
-    show(figure, said)
+    most = f"{_largest(yours - expected):.3g}"
+    show(figure, f"Expected and your output differ by at most {most}.")

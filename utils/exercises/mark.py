@@ -1,4 +1,4 @@
-"""Marks submitted notebooks, each in a process of its own (__main__.py is the command).
+"""Marks submitted notebooks, each in a process of its own.
 
 Of a submission only the cells that call `check` count, each run alone, after those
 statements of the cells above it that define what it uses; what it stores or prints is
@@ -8,9 +8,11 @@ stopped, the verdicts that came before stay, and the rest is unmarked. This keep
 accidents apart, not attacks.
 """
 
+import argparse
 import ast
 import builtins
 import contextlib
+import csv
 import json
 import multiprocessing
 import os
@@ -19,6 +21,7 @@ import signal
 import symtable
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -31,69 +34,32 @@ from tqdm import tqdm
 from utils.exercises import EXERCISES, kept
 from utils.exercises.catalogue import HEADING, number_of
 from utils.exercises.engine import NOT_YET, SOLVED, UNTOUCHED
-from utils.exercises.kept import NotKept
 
 SECONDS = 120.0  # that one submission may take
-MEMORY = 2 * 2**30  # bytes that it may take, beside PyTorch and the course
+MEMORY = 3 * 2**30  # bytes that it may take
 LONGEST = 200  # characters of a message
+NARROW = 48  # of them in the table; the CSV file has all
 STATUS = {UNTOUCHED: "untouched", NOT_YET: "wrong", SOLVED: "solved"}
 # of several answers to an exercise the best one counts; an unmarked one might be right
 RANKS = ["untouched", "wrong", "unmarked", "solved"]
-NOT_ITS_OWN = "EXERCISES", "reference"  # names that an answer does not need
 CLOSED = "socket. subprocess. os.system os.kill os.fork os.exec os.spawn os.posix_spawn"
 
 
 # --- in the process of one submission ---------------------------------------------
 
 
-def work(path: Path, folder: str, memory: int) -> None:
+def work(path: Path, folder: str) -> None:
     """Write to `folder`/said, as lines of JSON, what is known from cell to cell."""
     with open(f"{folder}/said", "w", encoding="utf-8") as file:
         os.mkdir(f"{folder}/here")
-        _close_off(f"{folder}/here", memory)
-        for verdicts, problem, now in _known(path):
+        close_off(f"{folder}/here")
+        for verdicts, problem, now in known_of(path):
             known = {"exercises": best(verdicts), "problem": problem, "now": now}
             print(json.dumps(known), file=file, flush=True)
     os._exit(0)  # whatever threads the submission left behind
 
 
-def _known(path: Path) -> Iterator[tuple[list, str | None, str | None]]:
-    """Yield (verdicts so far, why it ended or None, the exercise at work or None)."""
-    try:
-        cells = answer_cells(path)
-    except ValueError as error:
-        yield [], str(error), None
-        return
-    modules = [m for n, m in sys.modules.items() if n.startswith("utils.")]
-    classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
-    owners = [*modules, *classes, builtins, torch, torch.Tensor]
-    course = [(owner, *item) for owner in owners for item in vars(owner).items()]
-    # torch.compile wraps manual_seed
-    course = [x for x in course if x[1] != "manual_seed"]
-    course = [x for x in course if callable(x[2]) or type(x[2]) is property]
-    unmarked = verdicts = [(name, said("unmarked")) for name, *_ in cells]
-    for i, (name, *cell) in enumerate(cells):
-        yield verdicts, None, name
-        verdicts = [*verdicts[:i], (name, mark_cell(name, *cell)), *unmarked[i + 1 :]]
-        if any(vars(owner).get(key) is not x for owner, key, x in course):
-            yield unmarked, "it replaces `check`, or what `check` is made of", name
-            return
-    yield verdicts, None, None
-
-
-def best(verdicts: list[tuple[str, dict]]) -> dict[str, dict]:
-    """Return the best verdict on each exercise, the last of several."""
-    verdicts = sorted(verdicts, key=lambda x: RANKS.index(x[1]["status"]))
-    return {name: dict(verdicts)[name] for name in EXERCISES if name in dict(verdicts)}
-
-
-def said(status: str, mistake: str | None = None, message: str = "") -> dict:
-    """Return what is said of an exercise, without what a terminal would obey."""
-    message = "".join(c if c.isprintable() else " " for c in message[:LONGEST])
-    return {"status": status, "mistake": mistake, "message": message}
-
-
-def _close_off(folder: str, memory: int) -> None:
+def close_off(folder: str) -> None:
     """Leave this process no output, no network, no other program, little memory."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -102,20 +68,62 @@ def _close_off(folder: str, memory: int) -> None:
     os.environ["COURSE_PROGRESS_DIR"] = f"{folder}/none"  # nothing is solved there
     matplotlib.use("Agg")
     torch.set_num_threads(1)
-    # not on Windows and macOS; a ValueError where a lower limit holds already
-    with contextlib.suppress(ImportError, OSError, ValueError):
+    with contextlib.suppress(ImportError, OSError, ValueError):  # not on Windows
         import resource
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + memory
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    sys.addaudithook(_refuse)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    sys.addaudithook(refuse)
 
 
-def _refuse(event: str, _) -> None:
+def refuse(event: str, _) -> None:
     """Refuse an audit event of Python that begins as one of CLOSED does."""
     if event.startswith(tuple(CLOSED.split())):
         raise PermissionError(f"a submission may not use {event}")
+
+
+def known_of(path: Path) -> Iterator[tuple[list, str | None, str | None]]:
+    """Yield (verdicts so far, why it ended or None, the exercise at work or None)."""
+    try:
+        cells = answer_cells(path)
+    except ValueError as error:
+        yield [], str(error), None
+        return
+    course = judges()
+    verdicts = [(name, said("unmarked")) for name, *_ in cells]
+    for i, (name, *cell) in enumerate(cells):
+        yield verdicts, None, name
+        verdicts[i] = name, verdict_on(name, *cell)
+        if any(vars(owner).get(key) is not x for owner, key, x in course):
+            unmarked = [(name, said("unmarked")) for name, _ in verdicts]
+            yield unmarked, "it replaces `check`, or what `check` is made of", name
+            return
+    yield verdicts, None, None
+
+
+def judges() -> list[tuple]:
+    """Return (owner, name, function) of all that a verdict is made of."""
+    modules = [m for n, m in sys.modules.items() if n.startswith("utils.")]
+    classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
+    owners = [*modules, *classes, builtins, torch, torch.Tensor]
+    return [
+        (owner, name, x)
+        for owner in owners
+        for name, x in vars(owner).items()
+        if (callable(x) or type(x) is property)
+        and name != "manual_seed"  # torch.compile wraps it
+    ]
+
+
+def best(verdicts: list[tuple[str, dict]]) -> dict[str, dict]:
+    """Return the best verdict on each exercise, the last of several."""
+    ranked = dict(sorted(verdicts, key=lambda x: RANKS.index(x[1]["status"])))
+    return {name: ranked[name] for name in EXERCISES if name in ranked}
+
+
+def said(status: str, mistake: str | None = None, message: str = "") -> dict:
+    """Return a verdict, whose message has no sign that a terminal would obey."""
+    message = "".join(c if c.isprintable() else " " for c in message[:LONGEST])
+    return {"status": status, "mistake": mistake, "message": message}
 
 
 def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
@@ -126,119 +134,187 @@ def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
     """
     found, titles, before = [], {}, []
     try:
-        for cell in json.loads(path.read_bytes())["cells"]:
-            text = "".join(cell.get("source", ""))
-            if cell["cell_type"] == "markdown":
-                titles |= dict(HEADING.findall(text))
-            elif cell["cell_type"] == "code":
-                shown = "shows_broken" in (cell.get("metadata") or {})
-                names = [] if shown else checked_in(text)
-                names = [number_of(n, titles.get(n, "")) for n in names]
-                found += [(n, text, before[:]) for n in names if n in EXERCISES]
-                with contextlib.suppress(SyntaxError):
-                    before += kept.parsed(text).body
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        said = "it is no notebook of format 4; save it in Jupyter"
-        raise ValueError(said) from None
+        cells = json.loads(path.read_bytes())["cells"]
+        texts = [("".join(cell["source"]), cell) for cell in cells]
+    except (ValueError, LookupError, TypeError) as error:
+        why = "it is no notebook of format 4; save it in Jupyter"
+        raise ValueError(why) from error
+    for text, cell in texts:
+        if cell["cell_type"] == "markdown":
+            titles |= dict(HEADING.findall(text))
+        elif cell["cell_type"] == "code":
+            shown = "shows_broken" in (cell.get("metadata") or {})
+            names = [] if shown else checked_in(text)
+            names = [number_of(n, titles.get(n, "")) for n in names]
+            found += [(n, text, before[:]) for n in names if n in EXERCISES]
+            with contextlib.suppress(SyntaxError):
+                before += kept.parsed(text).body
     if not found:
-        said = 'no cell calls check("N.M", ...) for an exercise of the course'
-        raise ValueError(said)
+        raise ValueError('no cell calls check("N.M", ...) for one of the exercises')
     return found
 
 
 def checked_in(text: str) -> list[str]:
     """Return the exercises for which a cell calls `check`, also in a loop over them."""
-    try:
-        nodes = list(ast.walk(kept.parsed(text)))
-    except SyntaxError:  # half written: it is wrong, and it is there
-        return re.findall(r"""^[^#\n]*\bcheck\(\s*["'](\d+\.\d+)["']""", text, re.M)
-    calls = [x for x in nodes if isinstance(x, ast.Call) and x.args]
-    first = [x.args[0] for x in calls if re.search(r"\bcheck$", ast.unparse(x.func))]
-    if not all(isinstance(each, ast.Constant) for each in first):  # a loop over them
-        first = [x for x in nodes if isinstance(x, ast.Constant)]
-    texts = dict.fromkeys(str(x.value) for x in first)
-    return [x for x in texts if re.fullmatch(r"\d+\.\d+", x)]
+    text = re.sub("#.*", "", text)
+    names = re.findall(r"""\bcheck\(\s*["'](\d+\.\d+)["']""", text)
+    if not names and re.search(r"\bcheck\(", text):
+        names = re.findall(r"""["'](\d+\.\d+)["']""", text)
+    return [*dict.fromkeys(names)]
 
 
-def mark_cell(name: str, text: str, before: list[ast.stmt]) -> dict:
+def verdict_on(name: str, text: str, before: list[ast.stmt]) -> dict:
     """Return what is said of the answer to an exercise that a cell holds.
 
     before: the statements above it, of which it gets those that it cannot do without.
     """
     try:
-        nodes = ast.walk(kept.parsed(text))
-        if any(getattr(x, "id", getattr(x, "attr", "")) in NOT_ITS_OWN for x in nodes):
-            raise NotKept("it reads the course's own answer")
-        kept.own(EXERCISES[name], text)
-        return said("solved")
-    except SyntaxError as error:
-        return said("wrong", None, f"SyntaxError: {error}")
-    except NotKept as error:
-        why, verdict = str(error), error.verdict
-    missing = re.search(r"it uses `(\w+)` from another cell", why)
+        _, verdict = kept.load(EXERCISES[name], text)
+        why = verdict.message.split("\n")[0]
+        found = said(STATUS[verdict.status], verdict.mistake, why)
+    except kept.NotKept as error:
+        why = str(error)
+        found = said("wrong", None, why)
+    missing = re.search(r"name '(\w+)' is not defined", why)
     for line in map(ast.unparse, reversed(before) if missing else ()):
-        if missing[1] in defined_by(line) and line not in text:
-            return mark_cell(name, f"{line}\n{text}", before)
-    if verdict is None:
-        return said("wrong", None, why)
-    first = verdict.message.split("\n")[0]
-    return said(STATUS[verdict.status], verdict.mistake, first)
-
-
-def defined_by(statement: str) -> set[str]:
-    """Return the names that a statement defines."""
-    table = symtable.symtable(statement, "", "exec")
-    found = (x for x in table.get_symbols() if x.is_assigned() or x.is_imported())
-    return {x.get_name() for x in found}
+        table = symtable.symtable(line, "", "exec")
+        defined = (x for x in table.get_symbols() if x.is_assigned() or x.is_imported())
+        if missing[1] in (x.get_name() for x in defined) and line not in text:
+            return verdict_on(name, f"{line}\n{text}", before)
+    return found
 
 
 # --- in the process that was called -----------------------------------------------
 
 
-def mark(
-    submissions: list[str], jobs=1, *, seconds=SECONDS, memory=MEMORY, shown=True
-) -> list[dict]:
-    """Return one row for each submission, in their order; `jobs` run at once.
-
-    seconds, memory (bytes): what each may take; shown: whether a bar shows how far.
-    """
-    kinds = multiprocessing.get_all_start_methods()  # Windows has no forkserver, whose
-    kind = "forkserver" if "forkserver" in kinds else "spawn"  # children are loaded
+def mark(submissions: list[Path], jobs: int = 1) -> list[dict]:
+    """Return one row for each submission, in their order; `jobs` run at once."""
+    kind = "forkserver" if hasattr(os, "fork") else "spawn"  # Windows cannot fork
     context = multiprocessing.get_context(kind)
-    if kind == "forkserver":
-        context.set_forkserver_preload(["__main__", "utils.exercises.mark"])
-    hidden = {} if shown else {"disable": True}  # without it TQDM_DISABLE rules
+    if kind == "forkserver":  # whose children have PyTorch and the course loaded
+        context.set_forkserver_preload([__name__])
     with ThreadPool(jobs) as pool:
-        rows = pool.imap(lambda x: _row(context, x, seconds, memory), submissions)
-        return list(tqdm(rows, total=len(submissions), unit="submission", **hidden))
+        rows = pool.imap(lambda path: row_of(context, path), submissions)
+        return list(tqdm(rows, total=len(submissions), unit="submission"))
 
 
-def _row(context, submission: str, seconds: float, memory: int) -> dict:
+def row_of(context, path: Path) -> dict:
     """Mark one submission; return its exercises, a problem or None, and the seconds."""
     begun = time.monotonic()
+    known = {"exercises": {}, "problem": None, "now": "its first answer"}
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        given = Path(submission).absolute(), folder, memory
-        process = context.Process(target=work, args=given)
+        process = context.Process(target=work, args=(path.absolute(), folder))
         process.start()
-        process.join(seconds)
+        process.join(SECONDS)
         late = process.is_alive()
         process.kill()
         process.join()
-        path = Path(folder, "said")
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    known = {"exercises": {}, "problem": None, "now": None}
-    with contextlib.suppress(ValueError):  # a last line that was cut off
-        for line in lines:
-            known = json.loads(line)
-    problem, code = known["problem"], process.exitcode
-    if not problem and (late or code or known["now"] or not lines):
+        with contextlib.suppress(OSError, ValueError):  # a last line that was cut off
+            for line in Path(folder, "said").read_text(encoding="utf-8").splitlines():
+                known = json.loads(line)
+    now, code = known.pop("now"), process.exitcode
+    if now:
         how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
-        problem = f"its process ended: {how}"
-        problem = f"it was stopped after {seconds:g} seconds" if late else problem
-    if known["now"]:
-        problem += f", while marking {known['now']}"
+        ended = f"it was stopped after {SECONDS:g} seconds"
+        ended = known["problem"] or (ended if late else f"its process ended: {how}")
+        known["problem"] = f"{ended}, while marking {now}"
     seconds = round(time.monotonic() - begun, 1)
-    row = {"submission": submission, "exercises": known["exercises"]}
-    return row | {"problem": problem, "seconds": seconds}
+    return {"submission": path.as_posix(), **known, "seconds": seconds}
+
+
+def files(arguments: list[Path]) -> list[Path]:
+    """Return the files that are meant, each once, also those in folders.
+
+    Nothing hidden: neither .ipynb_checkpoints nor the ._01.ipynb of a Mac's archive.
+    """
+    found = {}  # in their order
+    for path in arguments:
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            hidden = any(part.startswith(".") for part in each.relative_to(path).parts)
+            found |= {each: None} if each.is_file() and not hidden else {}
+    return list(found)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Mark the submissions that a command line names."""
+    for stream in (sys.stdout, sys.stderr):  # a console may lack some of the signs
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    parser = argparse.ArgumentParser("python -m utils.exercises")
+    parser.add_argument("mark", choices=["mark"])
+    what = "a notebook, or a folder with notebooks"
+    parser.add_argument("submissions", nargs="+", type=Path, help=what)
+    parser.add_argument("--jobs", type=int, default=1, help="how many run at once")
+    into = "write the rows there; rows of other notebooks stay"
+    parser.add_argument("--csv", type=Path, help=into)
+    given = parser.parse_args(arguments)
+    if missing := [str(x) for x in given.submissions if not x.exists()]:
+        parser.error(f"there is no {', '.join(missing)}")
+    found = files(given.submissions)
+    submissions = [x for x in found if x.suffix == ".ipynb"]
+    others = [x.as_posix() for x in found if x.suffix not in (".ipynb", ".csv")]
+    if not submissions:
+        parser.error("there is no notebook (.ipynb)")
+    columns, old = read(given.csv) if given.csv else ([], [])
+    rows = mark(submissions, given.jobs)
+    if given.csv:  # before anything is printed
+        write(given.csv, columns, old, rows)
+    print(table(rows))
+    if others:
+        why = "because the name does not end in .ipynb"
+        print(f"Not marked, {why}: {', '.join(others)}.")
+
+
+# --- the CSV file and the table ---------------------------------------------------
+
+
+def read(path: Path) -> tuple[list[str], list[dict]]:
+    """Return columns and rows of a CSV file, also of a new one; refuse any other."""
+    path.open("a").close()  # whether it can be written is known before it takes time
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        rows, columns = list(reader), reader.fieldnames or []
+    if columns and columns[0] != "submission":
+        sys.exit(f"{path} is no table of `mark`, and stays as it is: name another file")
+    return columns, rows
+
+
+def write(path: Path, columns: list[str], old: list[dict], rows: list[dict]) -> None:
+    """Write the CSV file, where rows replace those of the same notebook.
+
+    Columns that it has already stay where they are, also those that are not ours.
+    """
+    names = [n for n in EXERCISES if any(n in row["exercises"] for row in rows)]
+    ours = ["submission", *names, "solved", "seconds", "problem"]
+    lines = {line["submission"]: line for line in old}
+    for row in rows:
+        line = lines.get(row["submission"], {}) | dict.fromkeys(EXERCISES, "") | row
+        verdicts = {n: words(v) for n, v in row["exercises"].items()}
+        solved = [*verdicts.values()].count("solved")
+        lines[row["submission"]] = line | verdicts | {"solved": solved}
+    columns = [*dict.fromkeys([*columns, *ours])]
+    with path.open("w", newline="", encoding="utf-8-sig") as file:  # for Excel
+        writer = csv.DictWriter(file, columns, "", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines.values())
+
+
+def words(verdict: dict) -> str:
+    """Return the verdict on an exercise in a few words."""
+    why = verdict["mistake"] or verdict["message"]
+    return f"wrong: {why}" if verdict["status"] == "wrong" else verdict["status"]
+
+
+def table(rows: list[dict]) -> str:
+    """Return a line for each submission, and one for each exercise, with its counts."""
+    lines, width = [], max(len(row["submission"]) for row in rows)
+    for row in rows:
+        said = [f"{n} {words(v)[:NARROW]:10}" for n, v in row["exercises"].items()]
+        said = "  ".join([*said, row["problem"] or ""]).rstrip()
+        lines.append(f"{row['submission']:{width}} {row['seconds']:6.1f} s  {said}")
+    for name in EXERCISES:
+        verdicts = [row["exercises"][name] for row in rows if name in row["exercises"]]
+        counts = Counter(words(each | {"message": "others"}) for each in verdicts)
+        said = ", ".join(f"{n} {what}" for what, n in counts.most_common())
+        lines += [f"{name}: {said}."] if said else []
+    return "\n".join(lines)

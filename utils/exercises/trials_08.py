@@ -222,43 +222,6 @@ def heads(dtype):
         yield {"head": Head(name, head)}
 
 
-# --- 8.2 --------------------------------------------------------------------------
-
-MODELS = (  # heads, accuracy, {heads: what it costs if all of them are gone}
-    (4, 1.0, {(1, 3): 0.6, (0,): 0.01}),
-    (4, 0.98, {(2,): 0.7, (0, 1): 0.5}),
-    (3, 0.9, {(0,): 0.2, (1,): 0.02}),
-    (5, 0.66, {(0, 4): 0.4, (1, 2): 0.2, (3,): 0.1}),
-    (4, 1.0, {(0, 1, 2): 0.8}),
-    (6, 0.95, {(0, 5): 0.5, (5, 2): 0.4, (1,): 0.35, (3, 4): 0.1}),
-    (4, 1.0, {(0,): 0.04, (1,): 0.04, (2, 3): 0.31}),
-    (5, 0.97, {(0,): 0.2, (1,): 0.2, (2, 4): 0.45, (0, 3): 0.4}),
-    (4, 1.0, {(0,): 0.04, (1,): 0.04, (0, 1): 0.25}),
-    (3, 0.8, {(0,): -0.1, (0, 2): 0.45}),
-    (4, 0.9, {(0,): 0.015, (1,): 0.015, (0, 1): 0.28}),
-    (3, 0.9, {(0,): 0.07, (1,): 0.06, (0, 1): 0.3}),
-    (6, 0.6, {(0,): 0.07, (0, 1): 0.4, (2, 3): 0.27, (4,): 0.04, (4, 5): 0.4}),
-    (4, 1.0, {(0, 3): 0.5, (1, 2): 0.5}),  # in order of their first heads
-    (2, 0.3, {(0, 1): 0.3}),  # 0.3 - 0.0 is exactly 0.3; no other fall is near a limit
-)
-
-
-@trials("8.2", gradients=False)
-def models(dtype):
-    for heads, full, costs in MODELS if dtype == torch.float32 else ():
-
-        def without(removed, heads=heads, full=full, costs=costs):
-            gone = {int(head) for head in removed}
-            if not gone <= set(range(heads)):
-                raise ValueError(f"there are {heads} heads, from 0; not {sorted(gone)}")
-            lost = sum(cost for group, cost in costs.items() if gone >= set(group))
-            return max(0.0, round(full - lost, 6))
-
-        said = (f", {cost:g} less without {set(gone)}" for gone, cost in costs.items())
-        without.__name__ = f"{full:g}{''.join(said)}"
-        yield {"accuracy_without": without, "heads": heads}
-
-
 # --- 8.6 --------------------------------------------------------------------------
 
 
@@ -343,3 +306,23 @@ def patched_heads(dtype):
             "positions": positions,
             "tokens": tokens,
         }
+
+
+# --- 8.2 --------------------------------------------------------------------------
+
+
+@trials("8.2", gradients=False)
+def heads_to_score(dtype):
+    """Heads that attend at random, on texts in which something stands twice."""
+    texts = [
+        [3, 1, 4, 0, 3, 1, 4, 0, 3, 1, 4, 0, 3],  # three rounds
+        [5, 2, 2, 7, 5, 5, 1, 2],  # copies side by side, at other distances
+        [0, 1, 2, 3, 4, 0],  # one query counts: the last
+        [6, 6, 6, 6, 6],  # of all queries but the first, each visible key but one
+        [9, 8, 7, 6, 9, 8, 5, 4, 3, 2],  # at the end nothing stands twice
+        [1, 0] * 6,
+    ]
+    for seed, ids in enumerate(texts):
+        scores = 2 * randn(len(ids), len(ids), seed=seed, dtype=dtype)
+        scores = scores.masked_fill(~causal_mask(len(ids)), -torch.inf)
+        yield {"weights": scores.softmax(dim=-1), "ids": torch.tensor(ids)}

@@ -241,6 +241,15 @@ class DistancesInValues(Stacked):
         return self.out(self.merge(heads))
 
 
+class LinearAttention(Stacked):
+    """Weights are products of positive features, as in Katharopoulos et al. 2020."""
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.parts(x))
+        weights = (F.elu(q) + 1) @ (F.elu(k) + 1).mT
+        return self.out(self.merge(weights / weights.sum(dim=-1, keepdim=True) @ v))
+
+
 class FreshZeros(Stacked):
     """The output matrix begins as zeros, as in some trainings."""
 
@@ -437,6 +446,7 @@ RIGHT = [
     AddedPositions,
     SinusoidalPositions,
     DistancesInValues,
+    LinearAttention,
     FreshZeros,
     Bias,
     InSingle,

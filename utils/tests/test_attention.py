@@ -6,6 +6,7 @@ refused is in `test_attention_refusals.py`.
 """
 
 import copy
+import functools
 import io
 import itertools
 import math
@@ -27,16 +28,12 @@ from utils.attention import (
 )
 from utils.masks import causal_mask, padding_mask
 from utils.positions import ALiBi
-from utils.tests.helpers import examples
+from utils.tests import helpers
 
-many = examples(60)
+many = helpers.examples(60)
 SIZES, SEEDS, FLAGS = st.integers(1, 5), st.integers(0, 999), st.booleans()
 KINDS = st.sampled_from(["none", "causal", "padding", "any", "added", "learned"])
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+normal = functools.partial(helpers.normal, dtype=torch.float64)
 
 
 def mask_of(kind, batch, heads, queries, keys, seed):
@@ -215,20 +212,6 @@ def test_vmap_over_masks(no_grad):
         found = vmap(lambda mask: scaled_dot_product_attention(q, k, v, mask))(masks)
     for i, mask in enumerate(masks):
         assert_close([x[i] for x in found], list(defined(q, k, v, mask)))
-
-
-def test_compiles_for_any_length():
-    layer = MultiHeadAttention(32, 4)
-
-    @torch.no_grad()
-    def masked(x):
-        return layer(x, mask=causal_mask(x.shape[1]))[0]
-
-    torch.compiler.reset()
-    compiled = torch.compile(masked, fullgraph=True, dynamic=True, backend="eager")
-    for length in (2, 5, 7):
-        x = normal(2, length, 32, dtype=torch.float32)
-        assert_close(compiled(x), masked(x))
 
 
 @both_paths

@@ -106,13 +106,11 @@ def encoder():
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-Theirs = partial(nn.MultiheadAttention, E, H, batch_first=True)
 CASES = {
     **{name: (partial(lm, name), (IDS,), causal_mask(L)) for name in SCHEMES},
     "layer": (partial(MultiHeadAttention, E, H, bias=False), (X,), None),
     "grouped": (partial(MultiHeadAttention, E, H, num_kv_heads=2), (X,), None),
     "torch": (encoder, (X, None, ~PADDING[:, 0, 0]), PADDING),
-    "kdim": (partial(Theirs, kdim=5), (X, X[..., :5], X), None),
 }
 
 
@@ -130,13 +128,12 @@ def test_a_matched_copy_has_the_entropies_of_the_heads_found(case):
                 parameter.normal_()  # far enough apart for every entropy
     before = copy.deepcopy(model.state_dict())
     targets = wanted(len(mean_entropies(model, inputs, mask)))
-    found = entropy_matched_copy(model, inputs, targets, mask=mask, tolerance=1e-3)
+    found = entropy_matched_copy(model, inputs, targets, mask=mask)
     assert_close(mean_entropies(found, inputs, mask), targets, atol=1e-3, rtol=0)
     assert_close(model.state_dict(), before, rtol=0, atol=0)
     factors = {}
     for name, after in found.state_dict().items():
-        queries = any(q in name for q in ("query_proj.", "in_proj_", "q_proj_weight"))
-        if not queries:
+        if not any(q in name for q in ("query_proj.", "in_proj_")):
             assert torch.equal(after, before[name]), name
             continue
         assert torch.equal(after[E:], before[name][E:])  # where keys, values follow
@@ -177,8 +174,6 @@ def test_what_cannot_be_matched_is_refused(words, model, x, targets):
     model = model or MultiHeadAttention(E, H)
     with pytest.raises(ValueError, match=words):
         entropy_matched_copy(model, x, targets)
-    if "keys equal" in words:  # a miss can be allowed
-        entropy_matched_copy(model, x, targets, tolerance=1)
 
 
 # --- tables ---
@@ -193,17 +188,15 @@ BASELINES = {"even": EVEN, "untrained": FRESH}
 
 
 def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
-    first = torch.tensor([[0.9, 0.5], [0.0, 0.5], [0.0, 0.5]])
-    second = torch.tensor([[[0.4], [0.6]], [[0.4], [0.6]], [[0.4], [0.0]]])
-    assert best_of(first).tolist() == best_of(first, second).tolist() == [0.5] * 3
-    assert best_of(second).tolist() == pytest.approx([0.4, 0.4, 0.4])
-    assert best_of(second[:, :1], first).tolist() == [0.5] * 3
+    scores = torch.tensor([[0.9, 0.5], [0.0, 0.5], [0.0, 0.5]])
+    assert best_of(scores).tolist() == [0.5] * 3
+    assert best_of(scores[:, :, None]).tolist() == [0.5] * 3
     holes = torch.tensor([[math.nan, 0.2], [math.nan, math.nan]])
     assert best_of(holes)[0].item() == pytest.approx(0.2)
     assert best_of(torch.tensor([[0.9, 0.5], [math.nan, 0.5]]))[0].item() > 0.8
 
 
-def test_a_row_per_head_and_if_you_choose_the_baselines_choose_too():
+def test_a_row_per_head():
     before, how = [x.clone() for x in LAYERS], {"mask": MASK}
     table = score_table(heads.previous_token, LAYERS, BASELINES, **how)
     assert_close(LAYERS, before, rtol=0, atol=0)
@@ -223,27 +216,22 @@ def test_a_row_per_head_and_if_you_choose_the_baselines_choose_too():
         assert row.interval[0] <= row.value <= row.interval[1]
         assert row.lift_interval[0] <= row.lift <= row.lift_interval[1]
         assert row.sequences == 6
-    (row,) = score_table(heads.previous_token, LAYERS, BASELINES, best=True, **how)
-    best = max(table, key=lambda row: row.value)
-    assert (row.name, row.value) == (f"best: {best.name}", best.value)
-    assert row.baselines["untrained"] == max(x.baselines["untrained"] for x in table)
-    assert row.lift < best.lift  # beside it stood one untrained head, not the best
 
 
 def test_the_baseline_has_the_mask_of_the_finding():
     """Uniform attention has no lift over uniform attention under its own mask."""
-    (row,) = score_table(heads.previous_token, EVEN, {"even": EVEN}, mask=MASK)
-    assert row.name == "head 0" and row.lift == 0 and row.lift_interval == (0, 0)
+    (row,) = score_table(heads.previous_token, [EVEN], {"even": EVEN}, mask=MASK)
+    assert row.lift == 0 and row.lift_interval == (0, 0)
     padded = {"even": uniform_attention((8, 8), causal_mask(8))}
     with pytest.raises(ValueError, match="mask= hides"):
-        score_table(heads.previous_token, EVEN, padded, mask=MASK)
+        score_table(heads.previous_token, [EVEN], padded, mask=MASK)
 
 
 def test_sequences_in_which_a_score_is_not_defined_are_left_out():
     ids, causal = torch.arange(8).repeat(6, 1), causal_mask(8)
     ids[:2, 3] = 0  # only here a token comes back
     even = uniform_attention((6, 3, 8, 8), causal)
-    table = score_table(heads.induction, even, {"even": even}, mask=causal, ids=ids)
+    table = score_table(heads.induction, [even], {"even": even}, mask=causal, ids=ids)
     assert {row.sequences for row in table} == {2}
     assert table[0].value == pytest.approx(1 / 4)
     row = compare(torch.ones(3), {"x": torch.tensor([0.0, math.nan, 1.0])})
@@ -255,8 +243,6 @@ def test_the_interval_is_that_of_the_mean():
     row = compare(values, {"zero": torch.zeros(400)})
     half = 1.96 * values.std().item() / 20
     assert row.interval == pytest.approx((row.value - half, row.value + half), abs=0.03)
-    assert compare(values, {}) == compare(values, {}, seed=0)
-    assert compare(values, {}, seed=1).interval != compare(values, {}).interval
     # sequence by sequence: what score and baseline share is no doubt about the lift
     row = compare(values, {"close": values - 1})
     assert row.lift_interval == pytest.approx((1, 1), abs=1e-5)
@@ -284,7 +270,7 @@ def test_sign_flip_equals_all_signs_and_flips_groups():
     signs = torch.tensor(list(itertools.product((-1, 1), repeat=6))).double()
     exact = ((signs @ values.double()).abs() >= 4).double().mean().item()
     assert abs(sign_flip(values, torch.arange(6), 6) - exact) < 0.015
-    told = sign_flip(values, torch.arange(6), 6, seed=0, draws=10_000)
+    told = sign_flip(values, torch.arange(6), 6)
     assert sign_flip(values / 8, torch.arange(6), 6) == told
     one = torch.zeros(6, dtype=torch.long)  # all rows in one of three groups
     assert sign_flip(values, one, 3) == sign_flip(values * 0, one, 3) == 1.0
@@ -299,7 +285,6 @@ def test_bootstrap_draws_groups():
     mixed = (torch.rand(200, 1, generator=g) < 0.5).float()
     both = torch.cat([same, mixed], dim=1)
     low, high = bootstrap(both, group, 40)
-    assert torch.equal(bootstrap(both, group, 40, seed=0, draws=1000)[0], low)
     width = (high - low).tolist()
     # five equal rows of a group are no five findings: sqrt(5) times as wide
     assert 1.7 < width[0] / width[1] < 2.8
@@ -321,21 +306,3 @@ def test_the_table_prints_few_digits():
         "   value          95 %  even   lift            95 %  n",
         "a   0.62  [0.50, 0.75]  0.12  +0.50  [+0.38, +0.62]  2",
     ]
-    assert str(Table()) == "no rows"
-
-
-SQUARE = attention_under(None, 2, 2, 8)  # as many heads as sequences
-
-
-@pytest.mark.parametrize(
-    ("words", "call"),
-    [
-        ("metric returned", lambda: score_table(heads.js_divergence, SQUARE, {})),
-        ("zip", lambda: score_table(heads.entropy, SQUARE, {"x": [SQUARE] * 2})),
-        (r"give \(batch,\)", lambda: compare(torch.ones(3, 2), {})),
-        ("defined in no sequence", lambda: compare(torch.full((3,), math.nan), {})),
-    ],
-)
-def test_what_does_not_fit_in_a_table_is_refused(words, call):
-    with pytest.raises(ValueError, match=words):
-        call()

@@ -34,6 +34,7 @@ def test_the_ratio_is_the_median_of_each_round_against_the_first(monkeypatch):
     found = time_ratios(functions, (leaf,), rounds=3)
     assert found == {"first": 1.0, "other": 4.0}  # of 3, 9 and 4
     assert leaf.grad is None and {*seen} == {(False, before), (False, 2)}
+    assert torch.get_num_threads() == before  # which may be 1 or 2: two calls
     seen.clear()
     functions = {"once": taking("once", *CALLS)}
     functions["twice"] = taking("twice", *[2 * x for x in CALLS])
@@ -62,6 +63,8 @@ def test_what_does_something_else_is_not_timed(wrong, backward):
     with pytest.raises(AssertionError, match="wrong is not equal to right, or changes"):
         time_ratios({"right": right, "wrong": wrong}, (x,), backward=backward)
     assert len(calls) == 1 and x.tolist() == [1.0, 1.0]  # compared once, never timed
+    with pytest.raises(AssertionError, match="alone is .* changes its inputs"):
+        time_ratios({"alone": lambda x: x.data.add_(1) * 2}, (x,))
 
 
 @pytest.mark.slow

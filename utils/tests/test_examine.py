@@ -1,13 +1,14 @@
 """`examine` accepts right layers of many kinds, and finds and names wrong ones."""
 
 import math
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from utils.attention import MultiHeadAttention
-from utils.examine import Finding, Report, examine, main
+from utils.examine import ON_PURPOSE, Finding, Report, examine, main
 from utils.exercises.catalogue import NOTEBOOKS, read_page
 from utils.exercises.known_layers import KnownMistake, mistakes_of
 from utils.positions import ALiBi, Rotary, T5Bias
@@ -70,7 +71,9 @@ def test_a_right_layer_is_accepted(name):
 def test_a_wrong_layer_is_found_and_named(name, mistake, kind):
     torch.manual_seed(0)
     report = examine(kind(), E, H)
-    assert not report.right and report.mistake == mistake, str(report)
+    assert report.mistake == mistake, str(report)
+    meant = f"No fault was found, if this is meant: {mistake}."
+    assert report.right == (report.verdict == meant) == (mistake in ON_PURPOSE)
 
 
 def masked(layer, x, mask):
@@ -111,6 +114,11 @@ def of_transformers(name):
     if name == "GPT-2":
         config = models.gpt2.GPT2Config(n_embd=E, n_head=H, **eager)
         return gpt2.GPT2Attention(config, layer_idx=0), None
+    if name == "GPT-Neo":  # without a scale
+        neo = models.gpt_neo
+        layers = {"num_layers": 1, "attention_types": [[["global"], 1]]}
+        config = neo.GPTNeoConfig(hidden_size=E, num_heads=H, **layers, **eager)
+        return neo.modeling_gpt_neo.GPTNeoAttention(config), None
     if name == "T5":
         options = {"d_model": E, "d_kv": D, "num_heads": H}
         config = models.t5.T5Config(**options, **eager)
@@ -121,7 +129,7 @@ def of_transformers(name):
     return WithRotary(layer, llama.LlamaRotaryEmbedding(config)), masked
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "T5", "Llama"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "GPT-Neo", "T5", "Llama"])
 def test_a_layer_of_transformers_is_accepted(name):
     torch.manual_seed(0)
     layer, call = of_transformers(name)
@@ -190,8 +198,8 @@ def test_known_mistakes_are_found_and_most_of_them_named(exercise, share):
         name: [examine(layer, E, heads) for layer in layers]
         for name, layers in of_exercise(exercise).items()
     }
-    accepted = {name for name, every in reports.items() if any(r.right for r in every)}
-    assert not accepted
+    for name, every in reports.items():
+        assert not any(r.right and r.mistake not in ON_PURPOSE for r in every), name
     each = [report for every in reports.values() for report in every]
     assert len(each) >= 15
     assert sum(report.mistake is not None for report in each) >= share * len(each)
@@ -240,7 +248,7 @@ def test_bad_input_gets_a_sentence():
         examine(Stacked(), E, 5)
     with pytest.raises(RuntimeError, match="the layer could not be run: RuntimeError"):
         examine(Stacked(12, 4), E, H)
-    with pytest.raises(TypeError, match="gave a dict; give a call"):
+    with pytest.raises(RuntimeError, match="gave a dict; give a call"):
         examine(Stacked(), E, H, call=lambda layer, x, mask: {"output": layer(x)})
 
 
@@ -256,12 +264,17 @@ def test_a_report_is_a_table_and_its_page_is_escaped():
     assert "&lt;b&gt;" in page and "<b>" not in page and page.count("#2b6cb0") == 2
 
 
-FILE = """
+LAYER = """
 from torch import nn
-from neighbour import SIZE
 class Layer(nn.MultiheadAttention):
     def __init__(self, embed_dim, num_heads):
         super().__init__(embed_dim, num_heads, batch_first=True)
+"""
+PROJECT = {  # files of somebody else's
+    "neighbour.py": f"SIZE = 8{LAYER}",
+    "mine.py": """
+from torch import nn
+from neighbour import SIZE, Layer
 class Wrong(nn.Linear):
     def __init__(self, embed_dim, num_heads):
         super().__init__(embed_dim, embed_dim)
@@ -273,27 +286,68 @@ def make():
 def ends():
     raise SystemExit(0)
 layer = make()
-"""
+""",
+    "copy.py": LAYER,  # the name of a module that is loaded
+    "utils/__init__.py": "",
+    "utils/parts.py": LAYER,
+    "model/own_utils.py": "from utils.parts import Layer",
+    "package/__init__.py": "from package.uses import Layer",
+    "package/parts.py": LAYER,
+    "package/uses.py": "from .parts import Layer",
+    "package/inner/__init__.py": "",
+    "package/inner/parts.py": "from ..parts import Layer",
+    "package/inner/uses.py": "from .parts import Layer",
+    "loose/parts.py": LAYER,
+    "loose/uses.py": "from .parts import Layer",
+    "fails.py": "from .nothing import Layer",
+}
+
+
+@pytest.fixture
+def imports(monkeypatch):
+    """Keep sys.path and sys.modules as they are."""
+    before = dict(sys.modules)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name in sys.modules.keys() - before:
+        del sys.modules[name]
+    sys.modules.update(before)
 
 
 @pytest.mark.parametrize(
-    "name, status, words",
+    "place, status, words",
     [
-        ("Layer", 0, "No fault was found."),
-        ("make", 0, "No fault was found."),
-        ("layer", 0, "No fault was found."),
-        ("Wrong", 1, "no token sees another"),
-        ("Nothing", 2, "has no Nothing"),
-        ("SIZE", 2, "TypeError"),
-        ("ByName", 0, "No fault was found."),
-        ("ends", 2, "SystemExit"),
+        ("neighbour.py:Layer", 0, "No fault was found."),
+        ("mine.py:make", 0, "No fault was found."),
+        ("mine.py:layer", 0, "No fault was found."),
+        ("mine.py:ByName", 0, "No fault was found."),
+        ("mine.py:Wrong", 1, "no token sees another"),
+        ("mine.py:Nothing", 2, "has no Nothing"),
+        ("mine.py:SIZE", 2, "TypeError"),
+        ("mine.py:ends", 2, "SystemExit"),
+        ("nothing.py:Layer", 2, "No such file"),
+        ("copy.py:Layer", 0, "No fault was found."),
+        ("model/own_utils.py:Layer", 0, "No fault was found."),
+        ("utils/parts.py:Layer", 0, "No fault was found."),
+        ("package/uses.py:Layer", 0, "No fault was found."),
+        ("package/inner/uses.py:Layer", 0, "No fault was found."),
+        ("loose/uses.py:Layer", 0, "No fault was found."),
+        ("fails.py:Layer", 2, "No module named"),
     ],
 )
-def test_the_command_line(name, status, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    (tmp_path / "neighbour.py").write_text("SIZE = 8\n")
-    (tmp_path / "mine.py").write_text(FILE)
-    place = f"{tmp_path / 'mine.py'}:{name}"
-    assert main([place, "--embed-dim", "8", "--heads", "2"]) == status
+@pytest.mark.usefixtures("imports")
+def test_the_command_line(place, status, words, tmp_path, capsys):
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert main([f"{tmp_path / place}", "--embed-dim", "8", "--heads", "2"]) == status
     said = capsys.readouterr()
     assert words in (said.out if status < 2 else said.err)
+
+
+@pytest.mark.usefixtures("imports")
+def test_the_command_line_on_a_file_that_uses_the_course(tmp_path, capsys):
+    text = "from utils.attention import MultiHeadAttention as Layer"
+    (tmp_path / "course.py").write_text(text)
+    place = f"{tmp_path / 'course.py'}:Layer"
+    assert main([place, "--embed-dim", "8", "--heads", "2"]) == 0, capsys.readouterr()

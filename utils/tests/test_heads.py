@@ -143,21 +143,9 @@ def test_equal_heads_do_not_diverge_by_a_rounding():
     assert (found >= 0).all() and found[0, 2] < 1e-12 and found.diagonal().max() == 0
 
 
-def test_many_models_at_once_as_where_a_score_is_part_of_a_loss():
-    """Under vmap, where a guard can see no value; and its gradients."""
-    mask, ids = padding_mask([9, 4, 6], 9), torch.arange(27).view(3, 9) % 4
-    several = [attention_under(mask, 3, 2, 9, seed=seed) for seed in range(2)]
-    extras = {"at_offset": [-2], "on_keys": [ids > 2]}
-    extras |= {"duplicate_token": [ids], "induction": [ids]}
-    for name in SCORES:
-
-        def score(weights, name=name):
-            extra = extras.get(name, [])
-            return getattr(heads, name)(weights, *extra, mask=mask)
-
-        found = torch.func.vmap(score)(torch.stack(several))
-        assert_close(found, torch.stack([score(x) for x in several]), equal_nan=True)
-    leaf = several[0].requires_grad_()
+def test_the_gradient_of_a_score_that_is_part_of_a_loss():
+    mask = padding_mask([9, 4, 6], 9)
+    leaf = attention_under(mask, 3, 2, 9).requires_grad_()
     (slope,) = torch.autograd.grad(heads.current_token(leaf, mask=mask).sum(), leaf)
     each = torch.eye(9) / torch.tensor([9, 4, 6])[:, None, None]
     assert_close(slope[:, 0], each * mask[:, 0].mT)  # padding has none
@@ -227,11 +215,9 @@ def test_weighted_values_are_the_lengths_of_what_is_handed_on(
         own, its = h * size, h // group * size
         handed = out[:, own : own + size] @ v[b, k, its : its + size]
         wanted[b, h, :, k] = weights[b, h, :, k] * handed.norm().item()
-    for either in [layer] + ([layer.to_torch()] if group == 1 else []):
-        found = heads.weighted_values(either, values, weights)
-        assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-        assert not found.requires_grad
-        wrong = [weights.mean(1)] + [weights[:, :1]] * (count > 1)
-        for averaged in wrong:  # over the heads
-            with pytest.raises(ValueError, match="weights have shape"):
-                heads.weighted_values(either, values, averaged)
+    found = heads.weighted_values(layer, values, weights)
+    assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert not found.requires_grad
+    for averaged in [weights.mean(1)] + [weights[:, :1]] * (count > 1):
+        with pytest.raises(ValueError, match="weights have shape"):
+            heads.weighted_values(layer, values, averaged)

@@ -3,19 +3,16 @@ do not depend on a CPU, and every letter is shown."""
 
 import base64
 import html
-import io
 import json
 import math
 import re
 import struct
 import warnings
-from xml.etree import ElementTree
 
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from utils import plotting
 from utils.plotting import (
@@ -32,7 +29,6 @@ from utils.words import _say_what_is_lacking, drawable, visible
 
 plt.switch_backend("Agg")
 
-SVG_TEXT = "{http://www.w3.org/2000/svg}text"
 CAPTION = "What this figure shows, in words."
 ABC = list("abc")
 THIRDS = torch.full((3, 3), 1 / 3)
@@ -90,34 +86,30 @@ def test_masked_cells_are_left_out_and_not_coloured_as_zero(draw):
 
 
 REFUSED = [
-    (
-        TypeError,
-        "True = may be attended to",
-        lambda: heatmap(THIRDS, mask=CAUSAL.int()),
-    ),
-    (TypeError, "True = may", lambda: plot_heads(EACH, mask=CAUSAL.float())),
-    (ValueError, "mask has shape", lambda: heatmap(THIRDS, mask=CAUSAL[:2])),
-    (ValueError, "mask has shape", lambda: plot_heads(EACH, mask=CAUSAL[:, :2])),
-    (ValueError, "signed=True", lambda: heatmap(-THIRDS)),
-    (ValueError, "hide those cells", lambda: heatmap(HIDDEN)),
-    (ValueError, "hide those cells", lambda: heatmap(-THIRDS / 0, signed=True)),
-    (ValueError, "NaN", lambda: heatmap(THIRDS * torch.nan)),
-    (ValueError, "2 words for 3 keys", lambda: heatmap(THIRDS, keys=["a", "b"])),
-    (ValueError, "2 words for 3 queries", lambda: plot_heads(EACH, ["a", "b"])),
-    (ValueError, "not a softmax", lambda: plot_heads(THIRDS[None] * 4)),
-    (ValueError, "not a softmax", lambda: plot_heads([EACH, EACH * -0.5])),
-    (ValueError, "NaN", lambda: plot_heads(EACH * torch.nan)),
-    (ValueError, "one sentence", lambda: plot_heads([EACH.expand(2, 3, 3, 3)])),
-    (ValueError, "one sentence", lambda: plot_heads([EACH, EACH[..., :2]])),
-    (ValueError, "a tuple holds no", lambda: plot_heads(())),  # without "eager"
-    (ValueError, "a NoneType holds no", lambda: plot_heads([(EACH, None)])),
-    (ValueError, "a dict holds no", lambda: plot_heads({"attentions": [EACH]})),
+    ("True = may be attended to", lambda: heatmap(THIRDS, mask=CAUSAL.int())),
+    ("True = may", lambda: plot_heads(EACH, mask=CAUSAL.float())),
+    ("mask has shape", lambda: heatmap(THIRDS, mask=CAUSAL[:2])),
+    ("mask has shape", lambda: plot_heads(EACH, mask=CAUSAL[:, :2])),
+    ("signed=True", lambda: heatmap(-THIRDS)),
+    ("hide those cells", lambda: heatmap(HIDDEN)),
+    ("hide those cells", lambda: heatmap(-THIRDS / 0, signed=True)),
+    ("NaN", lambda: heatmap(THIRDS * torch.nan)),
+    ("2 words for 3 keys", lambda: heatmap(THIRDS, keys=["a", "b"])),
+    ("2 words for 3 queries", lambda: plot_heads(EACH, ["a", "b"])),
+    ("not a softmax", lambda: plot_heads(THIRDS[None] * 4)),
+    ("not a softmax", lambda: plot_heads([EACH, EACH * -0.5])),
+    ("NaN", lambda: plot_heads(EACH * torch.nan)),
+    ("one sentence", lambda: plot_heads([EACH.expand(2, 3, 3, 3)])),
+    ("one sentence", lambda: plot_heads([EACH, EACH[..., :2]])),
+    ("a tuple holds no", lambda: plot_heads(())),  # without "eager"
+    ("a NoneType holds no", lambda: plot_heads([EACH, None])),
+    ("a dict holds no", lambda: plot_heads({"attentions": [EACH]})),
 ]
 
 
-@pytest.mark.parametrize(("error", "says", "draw"), REFUSED)
-def test_what_would_be_a_false_picture_is_refused(error, says, draw):
-    with pytest.raises(error, match=says):
+@pytest.mark.parametrize(("says", "draw"), REFUSED)
+def test_what_would_be_a_false_picture_is_refused(says, draw):
+    with pytest.raises((TypeError, ValueError), match=says):
         draw()
     assert plt.get_fignums() == []  # no half-drawn figure for Jupyter to show
 
@@ -171,20 +163,6 @@ def test_layers_are_rows_and_heads_columns_on_one_scale():
         assert plot_heads([layer]).axes[0].get_ylabel() == "layer 0"
         alone = plot_heads(layer).axes[0]
         assert alone.get_title() == "head 0" and alone.get_ylabel() == ""
-
-
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_steps_of_generate_are_drawn_as_one_text(use_cache):
-    sizes = {"vocab_size": 9, "n_embd": 8, "n_layer": 2, "n_head": 2}
-    tokens = {"bos_token_id": 0, "eos_token_id": None}
-    gpt = GPT2LMHeadModel(GPT2Config(attn_implementation="eager", **sizes, **tokens))
-    options = {"output_attentions": True, "return_dict_in_generate": True}
-    options |= {"max_new_tokens": 4, "do_sample": False, "use_cache": use_cache}
-    wrote = gpt.eval().generate(torch.tensor([[3, 1, 2]]), **options)
-    at_once = gpt(wrote.sequences[:, :-1], output_attentions=True).attentions
-    drawn = panels(plot_heads(wrote.attentions, list("abcdef")))
-    for ax, expected in zip(drawn, torch.cat(at_once).flatten(0, 1), strict=True):
-        torch.testing.assert_close(torch.from_numpy(cells(ax).data), expected.detach())
 
 
 def test_the_first_query_is_on_top_and_the_first_key_left():
@@ -247,20 +225,11 @@ def test_only_the_outer_panels_are_labelled(weights, left, below):
     assert [words(ax.xaxis) for ax in drawn] == [labels[each] for each in below]
 
 
-@pytest.mark.parametrize(("letters", "turn"), [("a", 0), ("ab", 0), ("abc", 90)])
+@pytest.mark.parametrize(("letters", "turn"), [("ab", 0), ("abc", 90)])
 def test_labels_of_three_letters_lie_on_their_side(letters, turn):
     ax = heatmap(THIRDS, queries=["long word"] * 3, keys=[letters] * 3)
     assert [label.get_rotation() for label in ax.get_xticklabels()] == [turn] * 3
     assert [label.get_rotation() for label in ax.get_yticklabels()] == [0] * 3
-
-
-@each_way
-def test_a_wide_matrix_is_lower_than_a_square_one_and_a_tall_one_higher(draw):
-    shapes = [(2, 8), (8, 8), (16, 8)]
-    sizes = [draw(torch.zeros(shape)).get_size_inches() for shape in shapes]
-    widths, heights = zip(*map(tuple, sizes))
-    assert len(set(widths)) == 1
-    assert heights[0] < 0.8 * heights[1] < 0.6 * heights[2]
 
 
 @pytest.mark.parametrize(
@@ -281,9 +250,10 @@ def test_every_shape_fits_the_page(shape, shown):
 
 
 @each_way
-def test_the_layout_does_not_depend_on_the_style(draw):
-    matplotlib.rcdefaults()
-    assert draw(THIRDS).get_layout_engine() is not None
+def test_a_wide_matrix_is_lower_than_a_square_one_and_a_tall_one_higher(draw):
+    shapes = [(2, 8), (8, 8), (16, 8)]
+    heights = [draw(torch.zeros(shape)).get_size_inches()[1] for shape in shapes]
+    assert heights[0] < 0.8 * heights[1] < 0.6 * heights[2]
 
 
 def test_show_puts_the_caption_under_the_picture_once_and_closes(shown):
@@ -326,21 +296,8 @@ def test_every_letter_of_a_caption_stands_for_itself():
     assert "color" not in written and "background" not in written  # the page's own
 
 
-def saved(figure, form) -> bytes:
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        figure.savefig(file, format=form)
-    return file.getvalue()
-
-
-def test_overviews_are_saved_as_pictures_with_letters():
-    drawing = saved(plot_heads([torch.full((12, 64, 64), 1 / 64)] * 2), "svg")
-    assert len(drawing) < 1_000_000
-    assert b"head 11" in drawing and b"<image" in drawing
-
-
 @pytest.mark.parametrize("way", ["matrix", "layers"])
-def test_hostile_tokens_are_letters_in_files_for_print_too(way, shown):
+def test_hostile_tokens_are_letters_and_no_mathematics(way, shown):
     size, title = len(HOSTILE), "$</svg>$"
     options = {"tokens": HOSTILE, "titles": [title, "b"]}
     if way == "matrix":
@@ -349,10 +306,10 @@ def test_hostile_tokens_are_letters_in_files_for_print_too(way, shown):
         figure = DRAWS[way](torch.eye(size), mask=torch.eye(size) > 0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        show(figure, CAPTION)  # closed, and still there to be saved
-        assert saved(figure, "pdf").startswith(b"%PDF")
-        drawing = ElementTree.fromstring(saved(figure, "svg"))
-    texts = [element.text for element in drawing.iter(SVG_TEXT)]
-    assert texts.count(title) == 1
+        show(figure, CAPTION)
+    first, last = figure.axes[0], figure.axes[-1]
     labels = [drawable(visible(token), f"#{i}") for i, token in enumerate(HOSTILE)]
-    assert "#15" in labels and all(texts.count(label) >= 2 for label in labels)
+    assert "#15" in labels and words(last.xaxis) == words(first.yaxis) == labels
+    written = [first.title, *last.get_xticklabels(), *first.get_yticklabels()]
+    assert title == first.get_title()
+    assert not any(text.get_parse_math() for text in written)

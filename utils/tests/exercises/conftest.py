@@ -15,7 +15,6 @@ def progress_folder(tmp_path, monkeypatch):
     path = tmp_path / "Lösungen und mehr"
     monkeypatch.setenv("COURSE_PROGRESS_DIR", str(path))
     monkeypatch.setattr(exercises, "_status", {})
-    monkeypatch.setattr(exercises, "_not_kept", set())
     return path
 
 

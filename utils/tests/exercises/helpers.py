@@ -43,5 +43,5 @@ def made_up(body: str, *trials, wrong=(), gradients=True) -> Exercise:
     known = [Mistake(n, f"Why {n}.", [f"* → {x}"]) for n, x in dict(wrong).items()]
     return Exercise(
         "0.0", "Made up", Path(), f"def solution({arguments}):\n{body}\n", IMPORTS,
-        inputs, gradients, known,
+        inputs, gradients, None, known,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 import random
 import signal
 import threading
@@ -30,23 +29,9 @@ def triple(x):
     return 3 * x
 
 
-class Odd(Exception):
+class Odd:
     def __repr__(self):
         raise ValueError
-
-    __str__ = __repr__
-
-    def __getattr__(self, name):
-        return self
-
-
-def knot():
-    found = []
-    return found.append(found) or found
-
-
-def fails():
-    raise Odd
 
 
 class Fails(torch.autograd.Function):
@@ -76,32 +61,32 @@ OUTPUTS = [  # what the solution returns, what the answer returns, what is said 
     ("0.1", "math.nan", "Your function returned nan; expected 0.1."),
     ("0.1", "0.1002", "Your function returned 0.1002; expected 0.1."),
     ("'a'", "print()", "returned None; expected 'a'.\n  Is a `return` missing?"),
-    ("x * 1", "print()", "returned None, not a tensor.\n  Is a `return` missing?"),
+    ("x * 1", "print()", "expected a Tensor of shape (3, 4).\n  Is a `return` miss"),
     ("2.0", "T([1, 1, 1])", "returned a Tensor of shape (3,); expected 2.0."),
     ("(1, 2)", "1", "Your function returned 1; expected a tuple of 2."),
+    ("[x * 1]", "[x, x]", "returned 2 things in a list; expected a list of 1."),
     ("(1, 2)", "(1, 3)", "Part 2 of your output is 3; expected 2."),
     ("{'a': 1}", "{'b': 1}", "Your output has the keys ['b']; expected ['a']."),
     ("{'a': [1, 2]}", "{'a': [1, 0]}", "Part 2 of part 'a' of your output is 0"),
     ("(T([1]),)", "(T([1, 1]),)", "Part 1 of your output has shape (2,); expected (1,"),
     ("(T([1.]),)", "(T([0.]),)", "In part 1 of your output the values differ: at [0]"),
-    ("T([1., 1])", "[1, 1]", "Your function returned [1, 1], not a tensor."),
-    ("T([1., 2])", "T([1, 2.5])", "The values differ: at [1] expected 2.000, yours"),
+    ("T([1., 1])", "[1, 1]", "Your function returned [1, 1]; expected a Tensor of"),
+    ("T([1., 2])", "T([1, 2.5])", "The values differ: at [1] expected 2, yours 2.5"),
     ("T([[1.], [2]])", "T([[1], [2.0004]])", "at [1, 0] expected 2, yours 2.0004."),
-    ("T([1., 2])", "T([1, math.inf])", "1 of 2 are infinite."),
-    ("T([1., 2])", "T([math.nan, 2])", "1 of 2 are NaN."),
-    ("T([1., math.inf])", "T([2, math.inf])", "at [0] expected 1.000, yours 2.000."),
-    ("T([1., math.nan])", "T([1., 2.])", "at [1] expected nan, yours 2.000."),
-    ("T([True, False])", "T([False, False])", "1 of 2 are flipped."),
+    ("T([1., 2])", "T([1, math.inf])", "1 of 2 are NaN or infinite."),
+    ("T([1., 2])", "T([math.nan, 2])", "1 of 2 are NaN or infinite."),
+    ("T([1., math.inf])", "T([2, math.inf])", "at [0] expected 1, yours 2."),
+    ("T([1., math.nan])", "T([1., 2.])", "at [1] expected nan, yours 2."),
+    ("T([True, False])", "T([False, False])", "at [0] expected True, yours False."),
     ("T([1, 300000])", "T([1, 4])", "at [1] expected 300000, yours 4."),
     # what PyTorch cannot compare
-    ("x * 1", f"{MASKED}(x, x > 0)", "MaskedTensor"), ("x * 1", "object", "not a tens"),
+    ("x * 1", f"{MASKED}(x, x > 0)", "MaskedTensor"), ("x * 1", "object", "; expected"),
     ("x * 1", "x.to(torch.float8_e4m3fn)", "dtype torch.float8_e4m3fn; expected torch"),
     ("x * 1", "x.to_sparse()", "is a sparse or nested tensor; return an ordin"),
     ("x * 1", f"{NESTED}([x, x])", "is a sparse or nested tensor"),
     ("x * 1", "x + 0j", "has dtype torch.complex64"), ("x * 1", "x[:0]", "has shape ("),
-    ("x * 1", "x.to('meta')", "has device meta; expected cpu"),
-    ("x * 1", "10**5000", "a int, not a tensor"), ("x * 1", "knot()", "not a tensor"),
-    ("x * 1", "Odd()", "a Odd, not a tensor"), ("x * 1", "fails()", "raised Odd"),
+    ("x * 1", "x.detach().to('meta')", "has device meta; expected cpu"),
+    ("x * 1", "10**5000", "a int; expected"), ("x * 1", "Odd()", "a Odd; expected"),
     ("x * 1", "exit()", "raised SystemExit"), ("1", "[][1]", "raised IndexError: list"),
     ("x * 1", "x @ torch.ones(10, 8)", "cannot be multiplied (3x4 and 10x8)"),
     ("x * 1", "x.view(7, 7)", "\n  In line 2: return x.view(7, 7)\n"),
@@ -118,7 +103,7 @@ OUTPUTS = [  # what the solution returns, what the answer returns, what is said 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_outputs_are_compared_by_value(expected, answer, says):
     function = written(f"return {answer}")
-    function.__globals__.update(Odd=Odd, knot=knot, fails=fails, Fails=Fails)
+    function.__globals__.update(Fails=Fails, Odd=Odd)
     verdict = grade(made_up(f"return {expected}", X), function)
     assert verdict.solved is (says == "") and says in verdict.message, verdict.message
     assert ("missing?" in verdict.message) is (answer == "print()")
@@ -176,7 +161,7 @@ NAMES = [  # exercise, answer, its name, what else is said
     (S, "return x.float().softmax(-1).to(x.dtype)",
      "right in single precision only", ".float()"),
     (S, "w = x.softmax(-1); w /= 1; return w",
-     "a tensor overwritten that the gradient needs", "In line 3: w /= 1"),
+     "a tensor overwritten that the gradient needs", "Build a new one"),
     (S, "print(x)", "no return", "Is a `return` missing?"),
     (S, "return (x, x).exp()", "a tuple taken for a tensor", "several things"),
     (S, "return list(x)[:, None]", "a list taken for a tensor", "torch.arange(.."),
@@ -185,9 +170,9 @@ NAMES = [  # exercise, answer, its name, what else is said
     (S, "return ~x", "a mask of numbers", "dtype=torch.bool"),
     (made_up("return x > 0", X), "return x <= 0", "True and False exchanged", "stands"),
     # what cannot be claimed is not named
-    (S, "return x * math.nan", None, "are NaN"),
-    (S, "return x / 0", None, "are infinite"), (S, "return x[:0]", None, ""),
+    (S, "return x * math.nan", None, "are NaN"), (S, "return x[:0]", None, ""),
     (S, "return x.sigmoid() + 1", None, ""),
+    (made_up("return T([50000])", X), "return T([50001])", None, "yours 50001."),
     (S, "return x @ torch.ones(x.shape[-1], 3).double()", None, ""),
     (S, "return x.softmax(-1) if x.abs().max() < 30 else x.sigmoid()", None,
      "Right on 4 of 6 inputs."),
@@ -217,7 +202,7 @@ NUMBERS = torch.tensor([[1.0, math.nan], [3.0, 4.0]])
 EDITS = [  # an argument, a right answer that edits it, the same without the edit
     (NUMBERS, "x.data -= 1; return x * 2 + 2", "return x * 2"),
     (NUMBERS, "x.data *= 1.001; return x * 2 / 1.001", "return x + x"),
-    (NUMBERS, "x.detach().numpy()[0, 0] = 1.00001; return x * 2", "return x * 2"),
+    (NUMBERS, "y = x * 2; x.detach().numpy()[0, 0] = 1.01; return y", "return x * 2"),
     (NUMBERS, "y = x * 2; x.data = x.data[:1]; return y", "return x * 2"),
     ([NUMBERS], "x.append(1); return x[0] * 2", "return x[0] * 2"),
     ([NUMBERS], "y = x[0] * 2; x[0] = None; return y", "return x[0] * 2"),
@@ -235,11 +220,8 @@ def test_an_edit_is_seen_however_it_is_made(x, edits, does_not):
     assert verdict.picture is None and grade(exercise, written(does_not)).solved
 
 
-@pytest.mark.parametrize(
-    "x", [X["x"].T, X["x"][:, ::2], X["x"][:, :1].expand(3, 4), X["x"].T[1:]]
-)
-def test_an_input_arrives_as_it_lies_in_memory(x):
-    strides = []
+def test_an_input_arrives_as_it_lies_in_memory():
+    strides, x = [], X["x"].T
 
     def answer(y):
         strides.append(y.stride())
@@ -280,7 +262,7 @@ def test_a_message_describes_every_argument():
         "mask": torch.ones(3, dtype=torch.bool),
         "num_heads": 4,
         "words": ["the cat sat on the mat"] * 5,
-        "norm": functools.partial(double),
+        "norm": double,
     }
     verdict = grade(made_up("return 1", trial), lambda *args: 2)
     assert verdict.message == (
@@ -397,12 +379,12 @@ def stub(x, y=1):
     ...
 
 
-def test_untouched_is_seen_through_partial_and_decorators():
+def test_untouched_is_seen_through_decorators():
     verdict = grade(made_up("return 1", ONE), stub)
     assert verdict == Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
     wrapped = functools.wraps(stub)(lambda *args: stub(*args))
-    again = functools.partial(functools.partial(stub), 1), torch.no_grad()(stub)
-    assert all(map(is_untouched, (stub, wrapped, functools.lru_cache(stub), *again)))
+    again = functools.lru_cache(stub), torch.no_grad()(stub)
+    assert all(map(is_untouched, (stub, wrapped, *again)))
     touched = double, len, torch.nn.Softmax(-1), lambda x: "", lambda x: x
     assert not any(map(is_untouched, touched))
 
@@ -421,8 +403,6 @@ def sets_everything(x):
     random.seed(7)
     np.random.seed(7)
     warnings.simplefilter("error")
-    os.chdir("/")
-    torch.use_deterministic_algorithms(True)
     plt.rcParams["lines.linewidth"] = 9
     np.seterr(all="raise")
     np.set_printoptions(precision=1)
@@ -442,8 +422,6 @@ def settings() -> dict:
         "random": random.getstate(),
         "numpy": np.random.get_state()[1].tolist(),
         "warnings": list(warnings.filters),
-        "folder": os.getcwd(),
-        "exact": torch.are_deterministic_algorithms_enabled(),
         "plots": plt.rcParams.copy(),
         "errors": np.geterr(),
         "arrays": np.get_printoptions(),

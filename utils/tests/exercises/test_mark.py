@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from utils.exercises import EXERCISES, __main__, mark
-from utils.exercises.__main__ import main
+from utils.exercises import EXERCISES, mark
 
 ROOT = Path(__file__).parents[3]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="its limits are Linux's")
 COMMAND = """
-import functools
-from utils.exercises import __main__
+from utils.exercises import mark
 if __name__ == "__main__":
-    limits = {"seconds": 15, "memory": 2**29}
-    __main__.mark = functools.partial(__main__.mark, **limits)
-    __main__.main()
+    mark.SECONDS = 30
+    mark.main()
 """
 SOFTMAX = "def softmax(scores):\n    BODY\n    return scores.softmax(-1)\n\n"
 CALL = "check('1.4', softmax)\n"
@@ -52,7 +49,7 @@ def notebook(*cells: str) -> str:
 NEVER = "import signal, time\nold = signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
 PATCH = "import utils.exercises.compare as x\nx.unlike = lambda *_: ''\n"
 NO_SCALE = " / query.shape[-1] ** 0.5", ""
-HELPER = "it uses `helper` from another cell"
+HELPER = "when its cell is run alone, it raises NameError: name 'helper' is not def"
 SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
     "right": (["raise SystemError", soft(), solved("1.1")], "solved", "solved", ""),
     "wrong": ([solved("1.1", NO_SCALE)], "", "wrong: no scale", ""),
@@ -94,20 +91,16 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
                'no cell calls check("N.M", ...)'),
     "own": (["check('1.4', answer('1.4'))", "check('1.1', answer('1.1'))"],
             "wrong: it calls answer(", "wrong: it calls answer(", ""),
-    "reads": (["from utils.exercises import EXERCISES as E", soft() + "# EXERCISES",
-               "from utils.exercises import EXERCISES\nf = EXERCISES['1.1'].reference"
-               "\ncheck('1.1', f)"], "solved", "wrong: it reads the course's own", ""),
     "twice": ([soft(call=f"{CALL}check('1.4', lambda x: x)"), "OFF = -1",
                "own = lambda x: x.softmax(OFF)", "def f(q, k, v, T=1):\n"
                "    return own(q @ k.mT / q.shape[-1] ** 0.5 / T) @ v\n"
                "%time check('1.1', f)"], "solved", "solved", ""),
     "whole": (["d = {}\nd.update(dim=-1)\ndef f(x):\n    return x.softmax(**d)\n"
                "def main():\n    check('1.4', f)\nmain()"], "solved", "", ""),
-    "odd": (["x = open('said', 'w').write('zz')\n" + soft("raise KeyboardInterrupt"),
-             "x = " + "-" * 50_000 + "1", "x = " + "1+" * 20_000 + "1", solved("1.1")],
-            "wrong: when its cell is run alone, it raises Keyboard", "solved", ""),
+    "interrupt": ([solved("1.1"), soft("raise KeyboardInterrupt")], "unmarked",
+                  "solved", "its process ended: exit code 1, while marking 1.4"),
     "never": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
-              "unmarked", "solved", "it was stopped after 15 seconds, while marking"),
+              "unmarked", "solved", "it was stopped after 30 seconds, while marking"),
 }  # fmt: skip
 
 
@@ -125,7 +118,7 @@ def marked(tmp_path_factory):
     script.write_text(COMMAND)
     own = {"COURSE_PROGRESS_DIR": str(folder / "kept"), "PYTHONIOENCODING": "cp1252"}
     own |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, script, "mark", folder, folder / "missing.ipynb"]
+    command = [sys.executable, script, "mark", folder]
     command += ["--jobs", "2", "--csv", folder / "all.csv"]
     shown = {k: v for k, v in os.environ.items() if k != "TQDM_DISABLE"} | own
     done = subprocess.run(command, cwd=ROOT, env=shown, capture_output=True)
@@ -149,28 +142,12 @@ def test_what_is_said_of_a_submission(name, marked):
 def test_the_table_the_bar_and_what_was_left_out(marked):
     rows, done = marked
     out, err = done.stdout.decode("cp1252"), done.stderr.decode("cp1252")
-    assert done.returncode == 1 and "There is no file" in err and "missing" in err
+    assert done.returncode == 0
     assert rows["text"]["problem"].startswith("it is no notebook of format 4")
-    assert rows["missing"]["problem"].startswith("it cannot be read: No such file")
     assert "1.1 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
-    assert "1.1: 9 solved, 4 wrong (no scale 1, others 3), 0 untouched, 1 unm" in out
+    assert "1.1: 9 solved, 2 wrong: others, 1 unmarked, 1 wrong: no scale." in out
     assert "Not marked, because the name does not end in .ipynb: " in out
-    assert "01.ipynb.txt'" in out and ".csv" not in out
-
-
-def test_one_line_of_json(tmp_path):
-    path = tmp_path / "one.ipynb"
-    path.write_text(notebook(solved("1.1")))
-    command = [sys.executable, "-m", "utils.exercises", "mark", "--one", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    row = json.loads(done.stdout)
-    assert row.pop("seconds") > 0 and done.stdout.count("\n") == 1 and not done.stderr
-    verdict = {"status": "solved", "mistake": None, "message": ""}
-    assert row == {
-        "submission": str(path),
-        "exercises": {"1.1": verdict},
-        "problem": None,
-    }
+    assert "01.ipynb.txt." in out and ".csv" not in out
 
 
 def test_an_old_number_is_known_by_its_title(tmp_path, monkeypatch):
@@ -193,11 +170,11 @@ def course(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     asked = []
 
-    def fake(submissions, jobs, shown):
-        asked.extend(Path(each).as_posix() for each in submissions)
-        return [row_of(each) for each in submissions]
+    def fake(submissions, jobs):
+        asked.extend(each.as_posix() for each in submissions)
+        return [row_of(each.as_posix()) for each in submissions]
 
-    monkeypatch.setattr(__main__, "mark", fake)
+    monkeypatch.setattr(mark, "mark", fake)
     return tmp_path, asked
 
 
@@ -210,15 +187,14 @@ def row_of(submission: str) -> dict:
 
 FOUND = [
     ("class", "a.ipynb a/deeper/a.ipynb b.ipynb"),
-    ("./class/b.ipynb class/*.ipynb {}/class/b.ipynb", "b.ipynb a.ipynb"),
-    ("class/**/*.ipynb", "a.ipynb a/deeper/a.ipynb b.ipynb"),
-    ("other/[1].ipynb", "../other/[1].ipynb"),
+    ("./class/b.ipynb class/a.ipynb class/b.ipynb", "b.ipynb a.ipynb"),
+    ("other", "../other/[1].ipynb"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "notebooks"), FOUND)
-def test_a_folder_and_a_pattern_mean_notebooks(arguments, notebooks, course):
-    main(["mark", *arguments.format(course[0]).split()])
+def test_a_folder_means_its_notebooks(arguments, notebooks, course):
+    mark.main(["mark", *arguments.split()])
     found = [os.path.normpath(f"class/{each}") for each in notebooks.split()]
     assert sorted(course[1]) == sorted(Path(each).as_posix() for each in found)
 
@@ -226,13 +202,13 @@ def test_a_folder_and_a_pattern_mean_notebooks(arguments, notebooks, course):
 BEFORE = """\
 submission,1.2,points,1.4,solved,seconds,problem\r
 other.ipynb,solved,7,wrong: √d_k,1,0.5,by hand\r
-./class/a.ipynb,solved,9,wrong,1,0.5,it was stopped\r
+class/a.ipynb,solved,9,wrong,1,0.5,it was stopped\r
 """
 AFTER = """\
-submission,1.2,points,1.4,1.5,solved,seconds,problem
-other.ipynb,solved,7,wrong: √d_k,,1,0.5,by hand
-class/a.ipynb,,9,solved,wrong: its message,1,1.6,
-class/b.ipynb,,,solved,wrong: its message,1,1.6,
+submission,1.2,points,1.4,solved,seconds,problem,1.5
+other.ipynb,solved,7,wrong: √d_k,1,0.5,by hand,
+class/a.ipynb,,9,solved,1,1.6,,wrong: its message
+class/b.ipynb,,,solved,1,1.6,,wrong: its message
 """
 
 
@@ -240,11 +216,11 @@ def test_rows_of_other_notebooks_stay_in_the_file(course):
     file = course[0] / "marks.csv"
     file.write_bytes(BEFORE.encode())  # without a mark for Excel, as an editor saves it
     for _ in range(2):
-        main(["mark", *"class/a.ipynb class/b.ipynb --csv marks.csv".split()])
+        mark.main(["mark", *"class/a.ipynb class/b.ipynb --csv marks.csv".split()])
         text = file.read_bytes().decode("utf-8-sig").replace("\r", "")
         assert text.replace("\\", "/") == AFTER
     assert file.read_bytes().startswith(b"\xef\xbb\xbf")
-    main(["mark", "class/b.ipynb", "--csv", "new.csv"])
+    mark.main(["mark", "class/b.ipynb", "--csv", "new.csv"])
     columns, *rest = (course[0] / "new.csv").read_text("utf-8-sig").splitlines()
     assert columns == "submission,1.4,1.5,solved,seconds,problem" and len(rest) == 1
 
@@ -252,32 +228,24 @@ def test_rows_of_other_notebooks_stay_in_the_file(course):
 NO_TABLE = {
     "a notebook": notebook(soft()).encode(),
     "other names": b"student,1.4,solved,seconds,problem\n",
-    "no end": b"submission,1.4,solved\n",
     "semicolons": b"submission;1.4;solved;seconds;problem\n",
-    "a cell too many": b"submission,solved,seconds,problem\na.ipynb,1,0.5,,9\n",
-    "a column twice": b"submission,1.4,1.4,solved,seconds,problem\n",
     "not UTF-8": b"submission,solved,seconds,problem\nZo\xeb.ipynb,1,0.5,\n",
 }
 
 
 @pytest.mark.parametrize("kind", NO_TABLE)
-def test_a_file_that_is_no_table_is_not_overwritten(kind, course, capsys):
+def test_a_file_that_is_no_table_is_not_overwritten(kind, course):
     file = course[0] / "marks.csv"
     file.write_bytes(NO_TABLE[kind])
-    with pytest.raises(SystemExit):
-        main(["mark", "class", "--csv", "marks.csv"])
-    assert "--csv is 'marks.csv', which is no table" in capsys.readouterr().err
+    with pytest.raises((SystemExit, UnicodeDecodeError), match="no table|utf-8"):
+        mark.main(["mark", "class", "--csv", "marks.csv"])
     assert not course[1] and file.read_bytes() == NO_TABLE[kind]
 
 
 MISUSE = [
-    ("a.ipynb --one b.ipynb", "argument --one: not allowed with argument submissions"),
-    ("", "one of the arguments submissions --one is required"),
-    ("none/*.ipynb", "'none/*.ipynb': there is no notebook (.ipynb)"),
-    (".", "'.': there is no notebook (.ipynb)"),
-    ("a.ipynb --jobs 0", "--jobs is 0; it must be at least 1"),
-    ("--csv a.ipynb b.ipynb", "--csv is 'a.ipynb'; its name must end in .csv"),
-    ("a.ipynb --csv none/b.csv", "--csv is 'none/b.csv': No such file"),
+    ("", "the following arguments are required: submissions"),
+    ("none.ipynb .", "there is no none.ipynb"),
+    (".", "there is no notebook (.ipynb)"),
 ]
 
 
@@ -285,5 +253,5 @@ MISUSE = [
 def test_misuse_is_explained(arguments, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        main(["mark", *arguments.split()])
+        mark.main(["mark", *arguments.split()])
     assert says in capsys.readouterr().err
