@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.special import entr
 
 from utils.attention import MultiHeadAttention, split_heads
-from utils.masks import visible_keys
+from utils.masks import holds, visible_keys
 from utils.recording import record_attention as record_attention  # offered here, too
 
 
@@ -216,16 +216,16 @@ def _checked(weights, mask, queries, *, square: bool = False):
 def _check_rows(weights: Tensor, visible: Tensor, tolerance: float) -> None:
     """Refuse rows that are not attention weights under this mask."""
     asked = visible.any(-1)  # (batch, 1, queries)
-    if not ((weights >= 0).all(-1) | ~asked).all():
+    if not holds((weights >= 0).all(-1) | ~asked):  # under vmap nothing is refused
         why = "If a query has no visible key, say so by mask=."
         raise ValueError(f"weights contain negative numbers or NaN. {why}")
     sums = weights.sum(-1).where(asked, 1)
-    if not ((sums - 1).abs() <= tolerance).all():
+    if not holds((sums - 1).abs() <= tolerance):
         found = f"between {sums.min():.3f} and {sums.max():.3f}, and not to 1"
         why = "Call model.eval()? Are rows and columns swapped? Is mask= missing?"
         raise ValueError(f"rows of weights sum to {found}. {why}")
     hidden = sums - weights.mul(visible).sum(-1).where(asked, 1)
-    if not (hidden <= tolerance).all():
+    if not holds(hidden <= tolerance):
         found = f"a query has {hidden.max():.3f} of its weight on keys that mask= hides"
         raise ValueError(f"{found}; give the model's mask (True = a visible key).")
 

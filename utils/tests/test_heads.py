@@ -151,6 +151,18 @@ def test_the_gradient_of_a_score_that_is_part_of_a_loss():
     assert_close(slope[:, 0], each * mask[:, 0].mT)  # padding has none
 
 
+def test_many_models_at_once_as_where_a_score_is_part_of_a_loss():
+    """Under vmap, where a guard can see no value."""
+    mask, ids = padding_mask([9, 4, 6], 9), torch.arange(27).view(3, 9) % 4
+    several = [attention_under(mask, 3, 2, 9, seed=seed) for seed in range(2)]
+
+    def score(weights):
+        return heads.induction(weights, ids, mask=mask)
+
+    found = torch.func.vmap(score)(torch.stack(several))
+    assert_close(found, torch.stack([score(x) for x in several]), equal_nan=True)
+
+
 B, L = 3, 9
 FINE = attention_under(None, B, 2, L)
 CAUSAL, EVERY = causal_mask(L), torch.ones(B, L).bool()
