@@ -19,8 +19,8 @@ def who_sees_whom(ax):
     into dog: which outputs move? In A, those of the token and of later ones: A is
     causal. B has a fault that stood for two years in a public benchmark: each token
     attends only to later tokens. Each output also depends on its own token, through the
-    query. The last two are exceptions: warm can attend only to mat, so the weight is 1
-    for every query, and mat can attend to nothing.
+    query. In B, the last two tokens are exceptions: warm can attend only to mat, so the
+    weight is 1 for every query, and mat can attend to nothing.
     """
     _changed(ax)
     for x, name, sees, verdict in (
@@ -79,17 +79,17 @@ SHUFFLED = [TOKENS[i] for i in (3, 0, 5, 1, 4, 2)]
 
 def recap_12():
     """Eight tests of attention, and what each cannot see. Shapes: 2 × 8 × 64 gives
-    2 × 8 × 64. In brackets stands what a test does not see, here: nearly everything.
-    Who sees whom: if a token is changed, only its output and later ones move in a
-    causal layer (not seen: the scale). Order: shuffled tokens give shuffled outputs
-    (not seen: a wrong softmax axis). Equal tokens give what one alone gives (not seen:
-    a leak). Mask: if a hidden token is changed, the outputs of the others stay exactly
-    (not seen: too much hidden). Batch: a sequence gives the same alone and in a batch
-    (not seen: what is wrong in both). Very large inputs: the output is finite (not
-    seen: wrong numbers). Same numbers: the layer gives what a right layer gives that
-    has its weights (not seen: inputs not tried). A right layer may fail, too: order
-    with a causal mask or positions inside, equal tokens with positions added inside,
-    same numbers with another layout of the weights.
+    2 × 8 × 64 (not seen: nearly everything). No leak: if a token is changed under the
+    causal mask, only its output and later ones move (not seen: earlier tokens that are
+    ignored). Order: shuffled tokens give shuffled outputs (not seen: faults of a mask).
+    Equal tokens give what one alone gives (not seen: a leak). Padding: if a hidden
+    token is changed, the outputs of the others stay (not seen: too much hidden). Batch:
+    a sequence gives the same alone and in a batch (not seen: what is wrong in both).
+    Large scores: with very large inputs, the output is finite (not seen: wrong
+    numbers). Same numbers: the layer gives what a right layer gives that has its
+    weights (not seen: inputs not tried). A right layer may fail, too: order with a
+    causal mask or positions inside, equal tokens with positions added inside, same
+    numbers with another layout of the weights.
     """
     ax = ground(5.85)
     heads = ("test", "input", "must come out", "cannot see")
@@ -178,14 +178,14 @@ def _compares(ax, y):
 TESTS = [  # name, what is done, its picture, what must come out, what it cannot see
     ("shapes", "at several lengths", _shapes,
      "the same\nshape", "nearly everything"),
-    ("who sees whom", "one token is changed", _changes,
-     "causal: only\nit and later", "the scale"),
+    ("no leak", "one token is changed", _changes,
+     "causal: only\nit and later", "earlier tokens\nignored"),
     ("order", "tokens are shuffled", _shuffles,
-     "shuffled\nalike", "a wrong\nsoftmax axis"),
+     "shuffled\nalike", "faults\nof a mask"),
     ("equal tokens", "one alone, and many of it", _repeats,
      "all give\nthe same", "a leak"),
-    ("mask", "a hidden token is changed", _hides,
-     "the others\nstay exactly", "too much\nhidden"),
+    ("padding", "a hidden token is changed", _hides,
+     "the others\nstay", "too much\nhidden"),
     ("batch", "a sequence alone, in a batch", _batches,
      "the same\nnumbers", "what is wrong\nin both"),
     ("large scores", "very large inputs", _enlarges,
