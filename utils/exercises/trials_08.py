@@ -9,13 +9,104 @@ from utils.data import repeated_tokens
 from .catalogue import trials
 from .draws import randn
 
+# --- 8.1 --------------------------------------------------------------------------
+
+
+@trials("8.1", gradients=False)
+def outputs_of_heads(dtype):
+    sizes = [(2, 3, 4, 5), (1, 4, 6, 2), (3, 2, 3, 3), (2, 1, 5, 4), (4, 5, 2, 3)]
+    for seed, (texts, heads, length, head_dim) in enumerate(sizes):
+        now, other = (texts, length), (texts + seed % 2, length + seed // 2 % 2)
+        yield {
+            "heads": randn(now[0], heads, now[1], head_dim, seed=seed, dtype=dtype),
+            "others": 1
+            + randn(other[0], heads, other[1], head_dim, seed=seed + 10, dtype=dtype),
+            "head": (seed + 1) % heads,
+        }
+
+
+# --- 8.2 --------------------------------------------------------------------------
+
+
+class Model:
+    """run(ids, change): logits for the next token, of a model with one layer of heads.
+
+    What one head at one position does depends on all others: nothing is a plain sum.
+    """
+
+    def __init__(self, vocab, heads, head_dim, seed, dtype):
+        size, self.heads = heads * head_dim, heads
+        self.table = randn(vocab, size, seed=seed, dtype=dtype)
+        self.mix = randn(heads, 9, 9, seed=seed + 1, dtype=dtype)
+        self.inner = randn(size, size, seed=seed + 3, dtype=dtype) / size**0.5
+        self.out = randn(size, vocab, seed=seed + 2, dtype=dtype) / size**0.5
+        self.__name__ = f"a model of {heads} heads, head_dim {head_dim}"
+
+    def __call__(self, ids, change=None):
+        if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or len(ids) != 1:
+            raise ValueError("run takes ids of shape (1, length).")
+        length = ids.shape[1]
+        x = self.table[ids].unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        mix = self.mix[:, :length, :length].masked_fill(
+            ~causal_mask(length), -torch.inf
+        )
+        outputs = mix.softmax(-1) @ x  # (1, heads, length, head_dim)
+        if change is not None:
+            new, shape = change(outputs.clone()), outputs.shape
+            if getattr(new, "shape", None) != shape:
+                given = getattr(new, "shape", type(new).__name__)
+                raise ValueError(
+                    f"change must return the outputs of all heads, {tuple(shape)}; "
+                    f"it returned {given}."
+                )
+            outputs = new
+        y = (outputs.transpose(1, 2).flatten(2) @ self.inner).tanh()[0]
+        y = (y[-1] + 2 * y.mean(dim=0)) @ self.inner  # (size,)
+        return y.tanh() @ self.out  # (vocab,)
+
+
+@trials("8.2", gradients=False)
+def patched_heads(dtype):
+    sizes = [(7, 3, 4, 6, 5), (9, 2, 3, 8, 3), (6, 4, 2, 5, 1)]
+    sizes += [(12, 5, 4, 9, 2), (5, 1, 6, 4, 3), (8, 3, 2, 7, 0)]
+    for seed, (vocab, heads, head_dim, length, position) in enumerate(sizes):
+        run = Model(vocab, heads, head_dim, 10 * seed, dtype)
+        generator = torch.Generator().manual_seed(seed)
+        clean = torch.randint(vocab, (1, length), generator=generator)
+        corrupted = torch.randint(vocab, (1, length), generator=generator)
+        yield {
+            "run": run,
+            "clean": clean,
+            "corrupted": corrupted,
+            "head": seed % heads,
+            "position": position,
+        }
+
+
+# --- 8.3 --------------------------------------------------------------------------
+
+
+@trials("8.3", gradients=False)
+def circuits(dtype):
+    sizes = [(5, 3, 4, 7), (1, 2, 3, 4), (6, 4, 2, 6), (3, 1, 5, 8), (8, 2, 2, 4)]
+    for seed, (count, heads, head_dim, vocab) in enumerate(sizes):
+        size = heads * head_dim
+        yield {
+            "x": randn(count, size, seed=seed, dtype=dtype),
+            "value_weight": randn(size, size, seed=seed + 10, dtype=dtype),
+            "out_weight": randn(size, size, seed=seed + 20, dtype=dtype),
+            "unembed": randn(vocab, size, seed=seed + 30, dtype=dtype),
+            "head": (seed + 1) % heads,
+            "head_dim": head_dim,
+        }
+
+
+# --- 8.4 and 8.5: two heads by hand, on texts whose tokens are one-hot ------------
+
 
 def same(ids):
     """Return (…, queries, keys): where the query's token stood earlier."""
     return (ids[..., :, None] == ids[..., None, :]).tril(-1)
-
-
-# --- 8.3 and 8.4: two heads by hand, on texts whose tokens are one-hot ------------
 
 
 def head_on(x, asked):
@@ -57,17 +148,17 @@ def one_hot_texts(second):
         yield {"head": head_on(x, asked), "vocab": vocab, "length": length}
 
 
-@trials("8.3", gradients=False)
+@trials("8.4", gradients=False)
 def first_head(dtype):
     yield from one_hot_texts(second=False) if dtype == torch.float32 else ()
 
 
-@trials("8.4", gradients=False)
+@trials("8.5", gradients=False)
 def second_head(dtype):
     yield from one_hot_texts(second=True) if dtype == torch.float32 else ()
 
 
-# --- 8.5: heads, which return weights (length, length) of ids (length,) -----------
+# --- 8.6: heads, which return weights (length, length) of ids (length,) -----------
 
 
 def matches(ids):
@@ -216,113 +307,7 @@ class Head:
         return self.weights(ids.long())
 
 
-@trials("8.5", gradients=False)
+@trials("8.6", gradients=False)
 def heads(dtype):
     for name, head in HEADS.items() if dtype == torch.float32 else ():
         yield {"head": Head(name, head)}
-
-
-# --- 8.6 --------------------------------------------------------------------------
-
-
-def squares(gates, example):
-    return (gates * example[: len(gates)]).sum().sub(1).square()
-
-
-def crossing(gates, example):
-    """A head helps in one half of the examples as much as it harms in the other."""
-    return (gates * example[: len(gates)].sin()).sum() + gates[-1].pow(3) * example[-1]
-
-
-def unequal(gates, example):
-    sizes = 0.1 ** torch.arange(len(gates), dtype=gates.dtype)
-    return (gates * sizes * example[: len(gates)]).sum().sigmoid() * example.norm()
-
-
-@trials("8.6", gradients=False)
-def losses(dtype):
-    sizes = {(5, 4): squares, (8, 3): crossing, (1, 4): squares, (12, 6): unequal}
-    sizes |= {(6, 1): crossing, (7, 8): squares}
-    for seed, ((count, heads), loss) in enumerate(sizes.items()):
-        examples = randn(count, heads + 2, seed=seed, dtype=dtype)
-        yield {"loss": loss, "examples": examples, "heads": heads}
-
-
-# --- 8.1 --------------------------------------------------------------------------
-
-
-class Model:
-    """run(ids, change): logits for the next token, of a model with one layer of heads.
-
-    What one head at one position does depends on all others: nothing is a plain sum.
-    """
-
-    def __init__(self, vocab, heads, head_dim, seed, dtype):
-        size, self.heads = heads * head_dim, heads
-        self.table = randn(vocab, size, seed=seed, dtype=dtype)
-        self.mix = randn(heads, 9, 9, seed=seed + 1, dtype=dtype)
-        self.inner = randn(size, size, seed=seed + 3, dtype=dtype) / size**0.5
-        self.out = randn(size, vocab, seed=seed + 2, dtype=dtype) / size**0.5
-        self.__name__ = f"a model of {heads} heads, head_dim {head_dim}"
-
-    def __call__(self, ids, change=None):
-        if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or len(ids) != 1:
-            raise ValueError("run takes ids of shape (1, length).")
-        length = ids.shape[1]
-        x = self.table[ids].unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        mix = self.mix[:, :length, :length].masked_fill(
-            ~causal_mask(length), -torch.inf
-        )
-        outputs = mix.softmax(-1) @ x  # (1, heads, length, head_dim)
-        if change is not None:
-            new, shape = change(outputs.clone()), outputs.shape
-            if getattr(new, "shape", None) != shape:
-                given = getattr(new, "shape", type(new).__name__)
-                raise ValueError(
-                    f"change must return the outputs of all heads, {tuple(shape)}; "
-                    f"it returned {given}."
-                )
-            outputs = new
-        y = (outputs.transpose(1, 2).flatten(2) @ self.inner).tanh()[0]
-        y = (y[-1] + 2 * y.mean(dim=0)) @ self.inner  # (size,)
-        return y.tanh() @ self.out  # (vocab,)
-
-
-@trials("8.1", gradients=False)
-def patched_heads(dtype):
-    sizes = [(7, 3, 4, 6, [5]), (9, 2, 3, 8, [3]), (6, 4, 2, 5, [1, 4])]
-    sizes += [(12, 5, 4, 9, [2, 3, 8]), (5, 1, 6, 4, [3]), (8, 3, 2, 7, [0, 6])]
-    for seed, (vocab, heads, head_dim, length, positions) in enumerate(sizes):
-        run = Model(vocab, heads, head_dim, 10 * seed, dtype)
-        generator = torch.Generator().manual_seed(seed)
-        clean = torch.randint(vocab, (1, length), generator=generator)
-        corrupted = torch.randint(vocab, (1, length), generator=generator)
-        head, tokens = seed % heads, (seed % vocab, (seed + 2) % vocab)
-        yield {
-            "run": run,
-            "clean": clean,
-            "corrupted": corrupted,
-            "head": head,
-            "positions": positions,
-            "tokens": tokens,
-        }
-
-
-# --- 8.2 --------------------------------------------------------------------------
-
-
-@trials("8.2", gradients=False)
-def heads_to_score(dtype):
-    """Heads that attend at random, on texts in which something stands twice."""
-    texts = [
-        [3, 1, 4, 0, 3, 1, 4, 0, 3, 1, 4, 0, 3],  # three rounds
-        [5, 2, 2, 7, 5, 5, 1, 2],  # copies side by side, at other distances
-        [0, 1, 2, 3, 4, 0],  # one query counts: the last
-        [6, 6, 6, 6, 6],  # of all queries but the first, each visible key but one
-        [9, 8, 7, 6, 9, 8, 5, 4, 3, 2],  # at the end nothing stands twice
-        [1, 0] * 6,
-    ]
-    for seed, ids in enumerate(texts):
-        scores = 2 * randn(len(ids), len(ids), seed=seed, dtype=dtype)
-        scores = scores.masked_fill(~causal_mask(len(ids)), -torch.inf)
-        yield {"weights": scores.softmax(dim=-1), "ids": torch.tensor(ids)}
