@@ -123,7 +123,9 @@ def of_transformers(name):
         options = {"d_model": E, "d_kv": D, "num_heads": H}
         config = models.t5.T5Config(**options, **eager)
         layer = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
-        return layer, lambda layer, x, mask: layer(x, mask=mask)
+        return layer, lambda layer, x, mask: layer(
+            x, mask=mask, query_length=x.shape[1]
+        )
     config = models.llama.LlamaConfig(**grouped)
     layer = llama.LlamaAttention(config, 0)
     return WithRotary(layer, llama.LlamaRotaryEmbedding(config)), masked
