@@ -5,7 +5,7 @@ import math
 import torch
 
 from utils.models import CausalLM
-from utils.positions import Rotary, frequencies, rotate_pairs
+from utils.positions import Rotary
 
 from .catalogue import trials
 from .draws import qkv, randn
@@ -14,34 +14,6 @@ from .draws import qkv, randn
 def split(x):
     """Return a tensor that lies in memory as `split_heads` leaves it."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def halves(x, positions, layout="half"):
-    turns = frequencies(x.shape[-1], dtype=torch.float64)  # for positions of any type
-    return rotate_pairs(x, positions[:, None] * turns, layout=layout)
-
-
-def neighbours(x, positions):
-    return halves(x, positions, "interleaved")
-
-
-@trials("10.5", gradients=False)
-def caches(dtype):
-    # new tokens, old tokens, room for tokens; the seventh is full afterwards
-    sizes = [(2, 3, 8), (1, 5, 9), (4, 0, 7), (3, 4, 12), (1, 1, 4), (2, 6, 10)]
-    sizes += [(3, 5, 8), (2, 4, 9), (3, 2, 8)]
-    for seed, (new, length, room) in enumerate(sizes):
-        trial = {"turn": neighbours if seed % 2 else halves}
-        batch, heads, dim = (2, 3, 8) if seed % 2 else (1, 2, 4)
-        for at, name in enumerate(("query", "key", "value", "keys", "values")):
-            shape = batch, heads, new if at < 3 else room, dim
-            x = randn(*shape, seed=10 * at + seed, dtype=dtype)
-            trial[name] = split(x) if seed == 7 and at < 3 else x
-        if seed == 8:  # scores near -1e5, 0 and 1e5, by features that hardly turn
-            for name in ("key", "keys"):
-                trial[name][..., 1] = trial[name][..., 1].abs() + 0.5
-            trial["query"][..., 0, 1], trial["query"][..., 2, 1] = -1e5, 1e5
-        yield trial | {"length": length}
 
 
 @trials("10.2")
