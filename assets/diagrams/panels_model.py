@@ -15,9 +15,8 @@ LINES = [
 ]
 GAINS = {(1, 5): 1.04, (1, 6): 6.68, (1, 7): 8.80}  # the others: below 0.8
 INSIDE = {"orb", "ul", "ax", ",", "izard", "."}  # tokens without a space before them
-FIND = {(17, 3), (17, 4), (17, 5), (18, 6), (18, 7), (20, 6)}  # layer, head
-WRITE = {(23, 2), (23, 7)}
-FOUND, WROTE = "#0173b2", "#029e73"
+EIGHT = {(17, 3), (17, 4), (17, 5), (18, 6), (18, 7), (20, 6), (23, 2), (23, 7)}
+FOUND = "#0173b2"  # of these heads (layer, head)
 
 
 def cache(ax):
@@ -121,18 +120,14 @@ def language_model(ax):
         write(ax, 4.4, y, name, 8, ha="right")
         box(ax, 4.46, y - 0.08, 0.96, 0.16, "", "white")
         box(ax, 4.46, y - 0.08, 0.96 * length, 0.16, "", MARKED, MARK)
-    for y, colour, text in (
-        (0.7, FOUND, "attend to ax"),
-        (0.47, WROTE, "attend to ax, copy it"),
-    ):
-        _key(ax, 3.92, y, colour, text)
+    _key(ax, 3.92, 0.6, FOUND, "the 8 attend to ax")
 
 
 def _heads(ax, x, y):
     """Draw all heads, a column for each layer, and the 8 that are marked."""
     colours = [["#e6e6e6"] * 30 for _ in range(9)]
-    for layer, head in FIND | WRITE:
-        colours[head][layer] = FOUND if (layer, head) in FIND else WROTE
+    for layer, head in EIGHT:
+        colours[head][layer] = FOUND
     matrix(ax, x, y, colours, CELL)
     for layer in (0, 10, 20, 29):
         write(ax, x + (layer + 0.5) * CELL, y - 0.1, str(layer), 8)

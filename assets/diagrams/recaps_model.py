@@ -195,16 +195,17 @@ def recap_11():
     (49,152 × 576): the residual stream (n × 576). In each of 30 blocks, the weights
     (9 × n × n) give the outputs of 9 heads (9 × n × 64), which are merged (n × 576),
     multiplied by W_o (576 × 576) and added; then the MLP (n × 1,536) adds. The logits
-    are n × 49,152. A: ablation replaces one head's output (n × 64) by zeros, patching
-    by that of another run. B: the OV path of one head, 576 × 64 and 64 × 576, and then
-    the output layer (576 × 49,152), say which logits the head raises if it attends to
-    a token.
+    are n × 49,152. A: a hook changes one head's output (n × 64). Ablation puts zeros
+    there, and patching puts the output of another run there. B: the OV circuit of one
+    head. If the head attends to a token, multiply the token's vector by W_v (576 × 64),
+    by W_o (64 × 576) and by the output layer (576 × 49,152): the result says by how
+    much the head raises or lowers each logit.
     """
     ax = ground(4.2)
     _real_model(ax, 2.48)
     for x, letter, title in (
         (0.15, "A", "change one head's output"),
-        (4.55, "B", "the OV path of one head"),
+        (4.55, "B", "the OV circuit of one head"),
     ):
         box(ax, x, 0.36, 4.3, 1.42, "", "white", MARK)
         _letter(ax, x + 0.22, 1.6, letter)
@@ -345,4 +346,4 @@ def _ov_path(ax, y):
         write(ax, x + room / 2, y - 0.36, size, 8)
         write(ax, x + room + 0.17, y, sign, 11)
         x += room + 0.34
-    write(ax, 6.7, 0.47, "does the head raise the logit of the token itself?", 8)
+    write(ax, 6.7, 0.47, "does the head raise the logit of this token, or lower it?", 8)
