@@ -11,8 +11,6 @@ fused kernel does not show its scores; there the output is NaN or zeros, and nev
 another number.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -70,13 +68,16 @@ def scaled_dot_product_attention(
     """
     if not query.is_floating_point():  # the result would be cut to whole numbers
         raise TypeError(f"query is {query.dtype}; give floating point: query.float().")
+    if query.dtype.itemsize < 4:
+        options = {"bias": bias, "dropout_p": dropout_p, "scale": scale}
+        single = (x.float() for x in (query, key, value))
+        found = scaled_dot_product_attention(*single, mask, **options)
+        return tuple(x.to(query.dtype) for x in found)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    exact = torch.promote_types(query.dtype, torch.float32)
-    added = as_added(mask, bias, (*query.shape[:-1], key.shape[-2]), exact)
-    weights = _weights(query.to(exact) * scale, key.to(exact), added)
+    added = as_added(mask, bias, (*query.shape[:-1], key.shape[-2]), query.dtype)
+    weights = _weights(query * scale, key, added)
     kept = F.dropout(weights, dropout_p) if dropout_p else weights
-    output = kept @ value.to(exact)  # (..., queries, any)
-    return output.to(query.dtype), weights.to(query.dtype)
+    return kept @ value, weights  # (..., queries, any), (..., queries, keys)
 
 
 def _weights(query: Tensor, key: Tensor, added: Tensor | None) -> Tensor:
@@ -109,7 +110,7 @@ def _written_over(scores: Tensor, added: Tensor | None) -> Tensor:
 
 def _empty(added: Tensor) -> Tensor:
     """Return which queries have nothing to attend to, (..., queries, 1)."""
-    return (added == -math.inf).all(dim=-1, keepdim=True)
+    return added.isneginf().all(dim=-1, keepdim=True)
 
 
 class MultiHeadAttention(nn.Module):

@@ -6,7 +6,6 @@ texts of at most 24 tokens a plain table shows one head.
 """
 
 import hashlib
-import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -36,26 +35,9 @@ CODES = list(DIGITS[:SHORT]) + [
 NOTE = "Run the cell, or trust the notebook, to explore all heads."
 Place = tuple[int, int]  # (layer, head)
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-</head>
-<body style="font-family: system-ui, sans-serif; margin: 1.5em">
-{view}
-</body>
-</html>
-"""
-
 
 class View:
-    """An interactive view of heads: display it in a notebook, or `save` it."""
+    """An interactive view of heads: display it in a notebook."""
 
     def __init__(self, markup: str, title: str, summary: str):
         self._markup, self._title, self._summary = markup, title, summary
@@ -65,13 +47,6 @@ class View:
 
     def __repr__(self) -> str:
         return f"<{self._title}: {self._summary}>"
-
-    def save(self, path) -> Path:
-        """Write the view as a page of its own; return its path."""
-        page = PAGE.format(title=html.escape(self._title), view=self._markup)
-        path = Path(path)
-        path.write_text(page, encoding="utf-8", newline="\n")
-        return path
 
 
 def view_heads(

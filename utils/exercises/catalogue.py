@@ -110,6 +110,11 @@ class Exercise:
         known = [each for each in self.known if each.name == RIGHT]
         return [code for each in known for code in edits(self.solution, each)]
 
+    @cached_property
+    def done(self) -> dict[tuple[Callable, int], dict]:
+        """Return what the reference and known mistakes did on trial i, if tried yet."""
+        return {}
+
     def trials(self) -> list[dict]:
         """Return the arguments of each trial, in single and in double precision."""
         return [t for d in (torch.float32, torch.float64) for t in self.inputs(d)]

@@ -82,7 +82,7 @@ RUNS = {
     "sliding_window": (10, "what, texts, keys", lambda s: product(
         ["mask"], s.LENGTH, s.MASKS)),
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
-    "smollm2_controls": (35, "control, head, set, scheme, gap, where", None),
+    "smollm2_controls": (11, "control, set", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
     "seen_heads": (16, "seed", lambda s: [(seed,) for seed in range(16)]),
     "story_models": (16, "seed", lambda s: [(seed,) for seed in s.SEEDS]),

@@ -271,12 +271,3 @@ def test_a_bert_of_transformers_is_seen_as_it_attends():
     view = view_heads(bert(ids, output_attentions=True).attentions, WORDS)
     # ours takes them by hooks
     assert html_of(view) == html_of(view_heads(record_attention(bert, ids), WORDS))
-
-
-def test_a_saved_view_is_a_page_of_its_own(tmp_path):
-    view = view_heads(heads(2, 5, 5), WORDS, title='A "B" & <C>')
-    page = view.save(str(tmp_path / "view.html")).read_bytes().decode("utf-8")
-    assert page.startswith('<!doctype html>\n<html lang="en">\n')
-    assert '<meta charset="utf-8">' in page and html_of(view) in page
-    assert "<title>A &quot;B&quot; &amp; &lt;C&gt;</title>" in page
-    assert "default-src 'none'" in page and "http:" not in page

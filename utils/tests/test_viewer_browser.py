@@ -93,17 +93,13 @@ def watched(browser):
 
 
 @pytest.fixture
-def opened(watched, tmp_path):
-    """Shows a view as the output of a notebook, or saved as a page of its own."""
+def opened(watched):
+    """Shows a view as the output of a notebook."""
 
-    def show(view, saved=False, **options):
+    def show(view, **options):
         page = watched(**options)
-        if saved:
-            page.goto(view.save(tmp_path / "view.html").as_uri())
-            assert page.noticed.pop(0).startswith("request file:")
-        else:
-            page.set_content(NOTEBOOK)
-            page.evaluate(AS_OUTPUT, view._repr_html_())
+        page.set_content(NOTEBOOK)
+        page.evaluate(AS_OUTPUT, view._repr_html_())
         return page
 
     return show
@@ -404,35 +400,30 @@ def test_nothing_is_left_to_show(opened):
     assert said(page).startswith("a → a: 1.000 (uniform 1.000)")
 
 
-@pytest.mark.parametrize("saved", [False, True], ids=["notebook", "page"])
-def test_dark_and_light(opened, saved):
-    """A page of its own follows the reader's system; a view follows its notebook."""
-    scheme = {"color_scheme": "dark"} if saved else {}
-    page = opened(view_heads(SHIFT, WORDS), saved, **scheme)
-    if not saved:
-        assert strip(page, "reads")["cat"] == LIGHT
-        page.add_style_tag(content="body { background: #111; color: #eee }")
+def test_dark_and_light(opened):
+    """A view follows its notebook."""
+    page = opened(view_heads(SHIFT, WORDS))
+    assert strip(page, "reads")["cat"] == LIGHT
+    page.add_style_tag(content="body { background: #111; color: #eee }")
     hover(page, "readers", 0)
     assert strip(page, "reads")["cat"] == DARK
     letters = page.locator(".said").evaluate("e => getComputedStyle(e).color")
     assert min(map(int, re.findall(r"\d+", letters))) > 200
-    if not saved:
-        page.add_style_tag(content="body { background: white; color: black }")
-        for place in ("h3", "#outside", "h3"):
-            page.locator(place).hover()
-        assert strip(page, "reads")["cat"] == LIGHT
+    page.add_style_tag(content="body { background: white; color: black }")
+    for place in ("h3", "#outside", "h3"):
+        page.locator(place).hover()
+    assert strip(page, "reads")["cat"] == LIGHT
 
 
-@pytest.mark.parametrize("saved", [False, True], ids=["notebook", "page"])
-def test_hostile_tokens_are_text_and_nothing_but_text(opened, saved):
+def test_hostile_tokens_are_text_and_nothing_but_text(opened):
     size = len(HOSTILE)
     bad = "</script></title><img src=https://example.org/x onerror=alert(2)>"
     view = view_heads(heads(2, size, size), HOSTILE, labels={(0, 1): bad}, title=bad)
-    page = opened(view, saved)
-    assert page.title() == (bad if saved else "a notebook")
+    page = opened(view)
+    assert page.title() == "a notebook"
     words = page.locator(".reads > bdi")
     assert words.all_inner_texts() == [visible(token) for token in HOSTILE]
-    for i in range(0, size, 5 if saved else 1):  # the same script in both
+    for i in range(size):
         words.nth(i).hover()
         assert f"{visible(HOSTILE[i])} is attended to by" in said(page)
     assert page.locator("h3").inner_text() == bad
