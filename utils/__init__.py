@@ -26,7 +26,7 @@ this list, and says in its first line, which stands here, what lives there:
   heads.py <- attention, masks, recording
       Scores of attention heads: each is a function of the attention weights alone.
   baselines.py <- heads, masks, recording
-      Baselines: what a head without the skill scores, and tables that compare with it.
+      Baselines: what a head without the skill scores, and how far chance could go.
   syntax.py <- baselines, masks, recording
       Do heads know grammar? Heads compared with the dependency trees of a treebank.
   words.py

@@ -1,4 +1,4 @@
-"""Baselines: what a head without the skill scores, and tables that compare with it.
+"""Baselines: what a head without the skill scores, and how far chance could go.
 
 A baseline is attention weights of the same shape as those that were found, of a model
 that has learned nothing, scored by the same metric. It may do whatever the finding was
@@ -6,8 +6,7 @@ allowed to do: attend as sharply, and be chosen as the best of as many heads.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -128,99 +127,6 @@ def best_of(scores: Tensor) -> Tensor:
     choices = scores.flatten(1)  # (batch, choices)
     best = choices.nanmean(0).nan_to_num(-torch.inf).argmax()
     return choices[:, best]
-
-
-class Row(NamedTuple):
-    """A score beside its baselines: means over sequences, with 95 % intervals.
-
-    value, interval: the mean score, and the ends of its interval.
-    baselines: {name: the mean score of this baseline}.
-    lift: value minus the highest of the baselines; its interval is that of the mean of
-        the differences, sequence by sequence.
-    sequences: how many were counted.
-    """
-
-    name: str
-    value: float
-    interval: tuple[float, float]
-    baselines: dict[str, float]
-    lift: float
-    lift_interval: tuple[float, float]
-    sequences: int
-
-    def cells(self) -> list[str]:
-        """Return the row as it is printed."""
-        value = [f"{self.value:.2f}", "[{:.2f}, {:.2f}]".format(*self.interval)]
-        baselines = [f"{score:.2f}" for score in self.baselines.values()]
-        lift = [f"{self.lift:+.2f}", "[{:+.2f}, {:+.2f}]".format(*self.lift_interval)]
-        return [self.name, *value, *baselines, *lift, str(self.sequences)]
-
-
-class Table(list):
-    """A list of rows that prints as a table."""
-
-    def __str__(self) -> str:
-        header = ["", "value", "95 %", *self[0].baselines, "lift", "95 %", "n"]
-        lines = [header, *(row.cells() for row in self)]
-        width = [max(map(len, column)) for column in zip(*lines)]
-        return "\n".join(
-            "  ".join([line[0].ljust(width[0]), *map(str.rjust, line[1:], width[1:])])
-            for line in lines
-        )
-
-    __repr__ = __str__
-
-
-def score_table(
-    metric: Callable[..., Tensor],
-    weights: Sequence[Tensor],
-    baselines: Mapping[str, Tensor | Sequence[Tensor]],
-    **options,
-) -> Table:
-    """Return a row per head: its score, those of its baselines, and its lift over them.
-
-    metric: one of `heads.py`, e.g. `previous_token`: metric(weights, **options) returns
-        (batch, heads). options: e.g. mask=, ids=.
-    weights: for each layer (batch, heads, queries, keys), as of `record_attention`.
-    baselines: {name: weights like these}. An axis of size 1, batch or heads, stands for
-        all, and one tensor for all layers.
-
-    >>> from utils.heads import previous_token
-    >>> weights = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]]).expand(4, 1, 3, 3)
-    >>> score_table(previous_token, [weights], {"even": uniform_attention((3, 3))})
-           value          95 %  even   lift            95 %  n
-    L0 H0   1.00  [1.00, 1.00]  0.33  +0.67  [+0.67, +0.67]  4
-    """
-    table = Table()
-    for i, layer in enumerate(weights):
-        beside = {k: x if isinstance(x, Tensor) else x[i] for k, x in baselines.items()}
-        others = {k: metric(x.expand_as(layer), **options) for k, x in beside.items()}
-        for head, scores in enumerate(metric(layer, **options).mT):
-            its = {name: x[:, head] for name, x in others.items()}
-            table.append(compare(scores, its, f"L{i} H{head}"))
-    return table
-
-
-def compare(scores: Tensor, baselines: Mapping[str, Tensor], name: str = "") -> Row:
-    """Return the `Row` of one head: its scores beside those of its baselines.
-
-    scores (batch,): of one head, a number for each sequence.
-    baselines: {name: (batch,)}, on the same sequences. name: what the row is called.
-    Means are over the sequences for which all are defined (not NaN). The intervals, by
-    `bootstrap` over sequences, are NaN for a single one; they say how far other
-    sequences would change the mean, not other seeds of the model or a baseline.
-    """
-    every = torch.stack([scores, *baselines.values()]).detach().cpu().double()
-    every = every[:, ~every.isnan().any(0)]  # (1 + baselines, sequences)
-    size = every.shape[1]
-    value, *others = every.mean(1).tolist()
-    highest = every[1 + others.index(max(others))] if others else torch.zeros(size)
-    columns = torch.stack([every[0], every[0] - highest], dim=1)  # value and lift
-    ends = bootstrap(columns, torch.arange(size), size).mT.tolist()
-    interval, lift_interval = ends if size > 1 else [(torch.nan, torch.nan)] * 2
-    lift = columns[:, 1].mean().item()
-    others = dict(zip(baselines, others))
-    return Row(name, value, tuple(interval), others, lift, tuple(lift_interval), size)
 
 
 def bootstrap(values: Tensor, group: Tensor, groups: int, draws: int = 1000) -> Tensor:

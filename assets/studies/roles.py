@@ -19,7 +19,7 @@ from assets.studies import FOLDER, rounded
 from utils import heads
 from utils.baselines import (
     best_of,
-    compare,
+    bootstrap,
     entropy_matched_copy,
     uniform_attention,
     untrained_copy,
@@ -166,6 +166,17 @@ def candidates(choosing: dict[str, tuple[float, float]]) -> list[str]:
     return sorted(able, key=lambda role: (role in LAST, -choosing[role][0]))
 
 
+def lift_interval(scores: Tensor, baselines: list[Tensor]) -> list[float]:
+    """Return the 95 % interval of the lift of one head over its highest baseline.
+
+    scores and each of the baselines: (texts,); texts where one is NaN are left out.
+    """
+    every = torch.stack([scores, *baselines]).double()
+    every = every[:, ~every.isnan().any(0)]  # (1 + baselines, texts)
+    lift = every[0] - every[1 + every[1:].mean(1).argmax()]
+    return bootstrap(lift[:, None], torch.arange(len(lift)), len(lift))[:, 0].tolist()
+
+
 def rows_of(name: str, found: dict, entropies: Tensor, per_layer: int) -> list[dict]:
     """Return a row for each head of a model."""
     choosing, reporting = {}, {}
@@ -174,13 +185,13 @@ def rows_of(name: str, found: dict, entropies: Tensor, per_layer: int) -> list[d
         base = max(best_of(other[:half]).nanmean().item() for other in others)
         choosing[role] = [(x, base) for x in values[:half].nanmean(0).tolist()]
         others = [best_of(other[half:]) for other in others]
-        reporting[role] = values[half:], dict(zip(("uniform", "untrained"), others))
+        reporting[role] = values[half:], others
     rows = []
     for head in range(len(entropies)):
         role, lift = None, None
         for role in candidates({r: x[head] for r, x in choosing.items()})[:1]:
             values, others = reporting[role]
-            lift = compare(values[:, head], others).lift_interval
+            lift = lift_interval(values[:, head], others)
             if lift[0] <= 0:
                 role = lift = None
         values = {

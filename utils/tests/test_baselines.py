@@ -1,4 +1,4 @@
-"""Baselines are what they claim to be, and tables compare with them fairly."""
+"""Baselines are what they claim to be, and intervals and tests mean what they say."""
 
 import copy
 import itertools
@@ -13,13 +13,10 @@ from torch.testing import assert_close
 from utils import heads
 from utils.attention import MultiHeadAttention
 from utils.baselines import (
-    Table,
     best_of,
     bootstrap,
-    compare,
     entropy_matched_copy,
     holm,
-    score_table,
     sign_flip,
     uniform_attention,
     untrained_copy,
@@ -27,7 +24,7 @@ from utils.baselines import (
 from utils.masks import causal_mask, padding_mask
 from utils.models import CausalLM
 from utils.recording import record_attention
-from utils.tests.helpers import SCHEMES, attention_under
+from utils.tests.helpers import SCHEMES
 
 B, L, E, H, V = 3, 7, 16, 4, 23
 PADDING = padding_mask([L, 3, 5], L)
@@ -176,15 +173,7 @@ def test_what_cannot_be_matched_is_refused(words, model, x, targets):
         entropy_matched_copy(model, x, targets)
 
 
-# --- tables ---
-
-MASK = causal_mask(8) & padding_mask([8, 7, 6, 5, 8, 4], 8)
-LAYERS, FRESH = (
-    [attention_under(MASK, 6, 3, 8, seed=seed) for seed in seeds]
-    for seeds in ((0, 1), (4, 3))
-)
-EVEN = uniform_attention(MASK.shape, MASK)
-BASELINES = {"even": EVEN, "untrained": FRESH}
+# --- choosing and chance ---
 
 
 def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
@@ -194,60 +183,6 @@ def test_best_of_chooses_by_the_mean_and_not_sequence_by_sequence():
     holes = torch.tensor([[math.nan, 0.2], [math.nan, math.nan]])
     assert best_of(holes)[0].item() == pytest.approx(0.2)
     assert best_of(torch.tensor([[0.9, 0.5], [math.nan, 0.5]]))[0].item() > 0.8
-
-
-def test_a_row_per_head():
-    before, how = [x.clone() for x in LAYERS], {"mask": MASK}
-    table = score_table(heads.previous_token, LAYERS, BASELINES, **how)
-    assert_close(LAYERS, before, rtol=0, atol=0)
-    assert len(table) == 6
-    even = heads.previous_token(EVEN, **how)[:, 0]
-    for i, row in enumerate(table):
-        layer, head = divmod(i, 3)
-        assert row.name == f"L{layer} H{head}"
-        value, fresh = (
-            heads.previous_token(x[layer], **how)[:, head] for x in (LAYERS, FRESH)
-        )
-        assert row.value == pytest.approx(value.mean().item())
-        means = {"even": even.mean().item(), "untrained": fresh.mean().item()}
-        assert row.baselines == pytest.approx(means)
-        hardest = max(even, fresh, key=torch.mean)
-        assert row.lift == pytest.approx((value - hardest).mean().item(), abs=1e-6)
-        assert row.interval[0] <= row.value <= row.interval[1]
-        assert row.lift_interval[0] <= row.lift <= row.lift_interval[1]
-        assert row.sequences == 6
-
-
-def test_the_baseline_has_the_mask_of_the_finding():
-    """Uniform attention has no lift over uniform attention under its own mask."""
-    (row,) = score_table(heads.previous_token, [EVEN], {"even": EVEN}, mask=MASK)
-    assert row.lift == 0 and row.lift_interval == (0, 0)
-    padded = {"even": uniform_attention((8, 8), causal_mask(8))}
-    with pytest.raises(ValueError, match="mask= hides"):
-        score_table(heads.previous_token, [EVEN], padded, mask=MASK)
-
-
-def test_sequences_in_which_a_score_is_not_defined_are_left_out():
-    ids, causal = torch.arange(8).repeat(6, 1), causal_mask(8)
-    ids[:2, 3] = 0  # only here a token comes back
-    even = uniform_attention((6, 3, 8, 8), causal)
-    table = score_table(heads.induction, [even], {"even": even}, mask=causal, ids=ids)
-    assert {row.sequences for row in table} == {2}
-    assert table[0].value == pytest.approx(1 / 4)
-    row = compare(torch.ones(3), {"x": torch.tensor([0.0, math.nan, 1.0])})
-    assert row.sequences == 2 and row.lift == 0.5  # nor where a baseline is not
-
-
-def test_the_interval_is_that_of_the_mean():
-    values = torch.randn(400, generator=torch.Generator().manual_seed(0)) + 5
-    row = compare(values, {"zero": torch.zeros(400)})
-    half = 1.96 * values.std().item() / 20
-    assert row.interval == pytest.approx((row.value - half, row.value + half), abs=0.03)
-    # sequence by sequence: what score and baseline share is no doubt about the lift
-    row = compare(values, {"close": values - 1})
-    assert row.lift_interval == pytest.approx((1, 1), abs=1e-5)
-    row = compare(torch.ones(1), {"x": torch.zeros(1)})  # of one sequence: none
-    assert all(math.isnan(x) for x in (*row.interval, *row.lift_interval))
 
 
 def test_holm_is_the_step_down_procedure():
@@ -298,11 +233,3 @@ def test_bootstrap_draws_groups():
         [torch.cat([rows[i] for i in d]).mean() for d in drawn.tolist()]
     )
     assert_close(ends[:, 0], means.quantile(torch.tensor([0.025, 0.975])))
-
-
-def test_the_table_prints_few_digits():
-    scores, even = torch.tensor([0.5, 0.75]), torch.tensor([0.125, 0.125])
-    assert str(Table([compare(scores, {"even": even}, "a")])).splitlines() == [
-        "   value          95 %  even   lift            95 %  n",
-        "a   0.62  [0.50, 0.75]  0.12  +0.50  [+0.38, +0.62]  2",
-    ]

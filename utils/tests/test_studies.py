@@ -72,8 +72,6 @@ RUNS = {
         (kind.task, kind.head_dim, kind.steps, factor, repair, further, seed)
         for kind in s.KINDS for factor, counts in kind.tests.items()
         for repair, further, seed in product(s.REPAIRS, counts, s.SEEDS)]),
-    "role_ends": (24, "periods, seed", lambda s: [
-        (list(periods), seed) for periods, seed in product(s.RANGES, s.SEEDS)]),
     "roles": (342, "model, head", lambda s: [
         *product(["encoder"], named(6, 12)),
         *product(["language model"], named(30, 9))]),
