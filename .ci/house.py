@@ -46,7 +46,7 @@ BADGE = re.compile(r"colab\.research\.google\.com/github/(\S+?)/blob/main/([^\s)
 ATTACHED = re.compile(r"!\[[^\]]*\]\(attachment:(\w+)\.png\)")
 PARTS = {  # that every lesson of its kind has
     "core": [
-        *("After this lesson you can", "If you remember one thing"),
+        *("After this lesson you will be able to", "If you remember one thing"),
         *("What you now know", "Check yourself", "Words of this lesson"),
     ],
     "deeper": ["What you now know", "](../{name})"],
