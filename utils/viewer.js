@@ -593,7 +593,6 @@ class Viewer {
   refresh() {
     this.layOut();
     this.title.replaceChildren(this.labelled(this.headName(this.head), this.head));
-    this.found.value = this.ranked.findIndex((place) => `${place}` === `${this.head}`);
     this.draw();
     setTimeout(() => this.drawMap()); // it may take a moment
   }
@@ -652,30 +651,6 @@ class Viewer {
     this.headList.value = this.head[1];
   }
 
-  // Heads sorted by the score of a role, the highest first: choosing one shows it.
-  makeSearch() {
-    const { roles } = this.data, labelled = (name, list) => {
-      list.setAttribute("aria-label", name);
-      return make("label", { hidden: !roles.length }, name, list);
-    };
-    this.ranked = [];
-    this.found = make("select", { disabled: true, onchange: () => {
-      this.choose(...this.ranked[this.found.value]);
-      this.refresh();
-    } });
-    const role = make("select", { onchange: () => {
-      const score = ([layer, head]) => roles[role.value].scores[layer][head];
-      this.ranked = [...this.heads].sort((a, b) => score(b) - score(a));
-      this.found.replaceChildren(...options(this.ranked.map((place, rank) =>
-        `${rank + 1}. ${this.headName(place)}: ${score(place).toFixed(2)}`)));
-      this.found.disabled = false;
-      this.choose(...this.ranked[0]);
-      this.refresh();
-    } }, ...options(roles.map(({ name }) => name)));
-    role.value = null; // none is chosen yet
-    return [labelled("sort heads by", role), labelled("best heads", this.found)];
-  }
-
   makeControls() {
     const { data } = this;
     this.layer = this.choice("layer", data.layers);
@@ -700,7 +675,7 @@ class Viewer {
     view.setAttribute("aria-label", "view");
     return make("form", { onsubmit: () => false },
       make("label", { hidden: data.weights.length === 1 }, "layer", this.layer),
-      make("label", {}, "head", this.headList), ...this.makeSearch(),
+      make("label", {}, "head", this.headList),
       make("label", {}, "view", view), hide, this.enlarge);
   }
 

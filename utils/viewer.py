@@ -57,7 +57,6 @@ def view_heads(
     labels: Mapping[Place, str] | None = None,
     layers: Sequence[int] | None = None,
     features: Mapping[Place, tuple[Tensor, Tensor]] | None = None,
-    roles: Mapping[str, Tensor] | None = None,
     title: str = "Attention heads",
 ) -> View:
     """Return an interactive view of the attention of one sentence to itself, all heads.
@@ -75,8 +74,6 @@ def view_heads(
     features: queries (tokens, head_dim) and keys (tokens, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.
-    roles: scores (layers, heads) by the name of a role, such as {"induction": scores}:
-        the view lists the heads sorted by the score of the role that is chosen.
     Raises ValueError for what is not a softmax of one sentence, for a head that is not
     there, and for more than two million weights.
     """
@@ -89,7 +86,7 @@ def view_heads(
     _check_softmax(matrices, mask)
     numbers = list(range(len(matrices)) if layers is None else layers)
     heads = _by_place(matrices, numbers)
-    labels, features, roles = labels or {}, features or {}, roles or {}
+    labels, features = labels or {}, features or {}
     for place in [*labels, *features]:
         if place not in heads:
             raise ValueError(f"{place!r} is no (layer, head) of these weights.")
@@ -114,7 +111,6 @@ def view_heads(
             | {"place": [numbers.index(place[0]), place[1]]}
             for place, pair in features.items()
         ],
-        "roles": [_role(name, scores, matrices) for name, scores in roles.items()],
         "start": [numbers.index(start[0]), start[1]],
         "labels": [
             [labels.get((number, head), "") for head in range(len(layer))]
@@ -182,15 +178,6 @@ def _features(place, head: Tensor, mask: Tensor, query: Tensor, key: Tensor) -> 
     most = [max(x.abs().max().item(), 1e-9) for x in (query, key)]
     q, k = (_encoded((x / m + 1) / 2) for x, m in zip((query, key), most))
     return {"dim": dim, "most": [round(m, 6) for m in most], "q": q, "k": k}
-
-
-def _role(name: str, scores: Tensor, matrices: list[Tensor]) -> dict:
-    """Return the name of a role and the score of each head, for the script."""
-    rounded = [[round(x, 4) for x in row] for row in scores.tolist()]
-    if [*map(len, rounded)] != [*map(len, matrices)] or not scores.isfinite().all():
-        given = f"the scores of {name!r} are {tuple(scores.shape)}"
-        raise ValueError(f"{given}; give one finite score a head, (layers, heads).")
-    return {"name": isolated(legible(name)), "scores": rounded}
 
 
 def _encoded(head: Tensor) -> str:

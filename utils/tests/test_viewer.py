@@ -84,11 +84,6 @@ def test_everything_arrives_where_it_belongs():
     q, k, weights = features_of()
     layers = [heads(2, 5, 5), torch.stack([*heads(2, 5, 5, seed=1), weights])[None]]
     layers[0] = layers[0].bfloat16().requires_grad_()
-    roles = {"<i>": torch.tensor([[0.12345, -1], [0, 0]])}
-    view = view_heads(layers[:1] * 2, WORDS, roles=roles)
-    assert data_of(view)["roles"] == [
-        {"name": "<i>", "scores": [[0.1235, -1.0], [0.0, 0.0]]}
-    ]
     options = {"layers": [3, 4], "features": {(4, 2): (q, k)}, "title": "Two layers"}
     view = view_heads(layers, WORDS, labels={(4, 1): "previous"}, **options)
     data = data_of(view)
@@ -219,10 +214,9 @@ def test_what_can_be_hidden(tokens, groups):
     [(12, 12, 0, 800), (12, 12, 100, 800), (30, 9, 2, 2000)],
 )
 def test_large_views_are_small(layers, count, sharp, kilobytes):
-    """BERT's size, and SmolLM2's, with 64 tokens and three roles."""
+    """BERT's size, and SmolLM2's, with 64 tokens."""
     some = [heads(count, 64, 64, sharpness=sharp, seed=i) for i in range(layers)]
-    roles = {name: torch.rand(layers, count) for name in ("one", "two", "three")}
-    view = view_heads(some, ["Ġtoken"] * 64, roles=roles)
+    view = view_heads(some, ["Ġtoken"] * 64)
     weights = layers * count * 64 * 64
     assert weights < len(html_of(view).encode()) < 1000 * kilobytes
 
@@ -250,9 +244,6 @@ REFUSED = [
     ("differ by", lambda w: FROM_QK[None], {"features": {(0, 0): (K, Q)}}),
     ("for 1 layers", None, {"layers": [3, 4]}),
     ("for 2 layers", lambda w: [w, w], {"layers": [3, 3]}),
-    ("finite score", None, {"roles": {"a": torch.ones(2, 1)}}),
-    ("finite score", None, {"roles": {"a": torch.tensor([[0.5, torch.nan]])}}),
-    ("finite score", lambda w: [w, w[:1]], {"roles": {"a": torch.ones(2, 2)}}),
 ]
 
 

@@ -486,32 +486,6 @@ def test_without_scripts_the_table_stands(watched):
         assert table.get_by_role("columnheader").all_inner_texts() == WORDS
 
 
-def test_heads_are_found_by_their_role(opened):
-    layers = [heads(2, 5, 5), torch.cat([heads(1, 5, 5, seed=1), SHIFT])]
-    name = "<b>next</b> token"
-    roles = {"previous": torch.zeros(2, 2), name: torch.tensor([[0.3, -1], [0.2, 0.9]])}
-    page = opened(view_heads(layers, WORDS, roles=roles))
-    role, best = (page.get_by_label(x) for x in ("sort heads by", "best heads"))
-    assert role.locator("option").all_inner_texts() == ["previous", name]
-    assert role.input_value() == "" and best.is_disabled()
-    title = page.locator("h4")
-    assert title.inner_text() == "layer 0, head 0"
-    role.select_option(name)
-    assert title.inner_text() == "layer 1, head 1"
-    assert best.locator("option").all_inner_texts() == [
-        "1. layer 1, head 1: 0.90",
-        "2. layer 0, head 0: 0.30",
-        "3. layer 1, head 0: 0.20",
-        "4. layer 0, head 1: -1.00",
-    ]
-    best.select_option("2")
-    assert title.inner_text() == "layer 1, head 0"
-    page.get_by_label("layer", exact=True).select_option("0")
-    assert best.input_value() == "1"  # the list follows
-    without = opened(view_heads(layers, WORDS))
-    assert not without.get_by_label("sort heads by").is_visible()
-
-
 @pytest.mark.parametrize("width", [1000, 600, 320])
 def test_nothing_is_wider_than_the_page(opened, width):
     tokens = "[CLS] an uncharacteristically long sentence . [SEP]".split() * 2
