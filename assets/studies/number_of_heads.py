@@ -1,11 +1,11 @@
 """At equal parameters, how many heads answer four questions best?
 
-The models are those of lesson 02's deeper notebook: one attention layer with 16
-features. There are 15 tokens, each with a name and a random number, and each needs the
-numbers of four tokens, whose names are drawn once for each seed. Queries and keys are
-made from names alone, and values from numbers alone: h heads cannot get below an error
-of 1 - h / 4. The last kinds are layers with wider heads and more parameters: are many
-heads bad, or narrow ones? A quarter of an hour on one core.
+The models have one attention layer with 16 features. There are 15 tokens, each with a
+name and a random number, and each needs the numbers of four tokens, whose names are
+drawn once for each seed. Queries and keys are made from names alone, and values from
+numbers alone: h heads cannot get below an error of 1 - h / 4. The last kinds are layers
+with wider heads and more parameters: are many heads bad, or narrow ones? A quarter of
+an hour on one core.
 """
 
 import torch
