@@ -359,16 +359,3 @@ def held_out(first: Reading, other: Reading, relation: str, direction: str) -> F
         arcs=len(new.word),
         arcs_chosen=len(old.word),
     )
-
-
-def as_good(finding: Finding, baselines: Sequence[tuple]) -> tuple[float, list[float]]:
-    """Return how close untrained models come: (share, accuracy of each model).
-
-    baselines: for each model two tensors (heads,), the accuracies of its heads on the
-    sentences on which the finding was chosen, and on the others. share: of all these
-    heads, how many are as accurate on the others as the finding, from 0 to 1. accuracy:
-    on the others, of the head that is best on the first.
-    """
-    others = torch.cat([other for _, other in baselines])
-    share = (others >= finding.accuracy).float().mean().item()
-    return share, [other[first.argmax()].item() for first, other in baselines]

@@ -14,44 +14,32 @@ matching: does a head's query of a token find the key that the previous-token he
 asking: the same, but the *query* is made of what a head of layer 17 or 18 writes when
     it attends to the token, and the key of the token after block 0.
 gone: the held-out texts of lesson 11 (eight, of 32 random tokens and the same again),
-    without early induction heads, or random heads of the same layers.
-put back: without early heads, but what is named is that of the whole model.
-taken: the whole model, but what is named is that of the run without early heads.
-    induction: scores of the heads in `scored`. right: how many of 31 tokens of each
-    text are predicted.
+    with all heads, and without the early induction heads.
+put back: without these, but the queries, keys or values of the late heads are those of
+    the whole model. induction: scores of the late heads, `scored`.
 
 Ablated heads give zeros. Keys and values are shared by three query heads; here they are
 replaced for 23.2 and 23.7 alone.
 """
 
-import random
 from contextlib import ExitStack
 
 import torch
 
 from assets.studies import by_layer, rounded
-from assets.studies._smollm2 import about, named, random_like, twice
-from utils.attention import split_heads
+from assets.studies._smollm2 import about, named, twice
 from utils.heads import induction
 from utils.masks import causal_mask
 from utils.pretrained import load_smollm2
 from utils.recording import ablate, recorded, replaced
 
 TOKENS = 400
-EARLY = {
-    "layer 17": ["17.3", "17.4", "17.5"],
-    "layer 18": ["18.6", "18.7"],
-    "both layers": ["17.3", "17.4", "17.5", "18.6", "18.7"],
-}
+EARLY = ["17.3", "17.4", "17.5", "18.6", "18.7"]
 LATE = ["23.2", "23.7"]  # induction heads that copy by their weights
-COPIERS = ["23.2", "23.0", "24.5", "23.7", "23.1", "22.7", "23.5", "22.8"]
-SCORED = ["18.6", "18.7", "20.6", *LATE]
-READERS = ["17.3", "17.4", "17.5", "18.6", "18.7", "20.6", *LATE]
-DRAWS = 8
 FROM = 16  # below this block nothing is changed
 CHECKED = ["0.0", "17.4", "18.6", "23.2"]
-KEY = ("part", "head", "gone", "draw", "what")
-MARGIN = {"rank": 20, "own norm": 2, "by writer": 2, "induction": 0.01, "right": 1}
+KEY = ("part", "head", "gone", "what")
+MARGIN = {"rank": 20, "own norm": 2, "by writer": 2, "induction": 0.01}
 
 
 def pair(head: str) -> tuple[int, int]:
@@ -103,7 +91,7 @@ class Weights:
         own = self.found(head, self.x, self.written("16.0"))
         row = {"part": "matching", "head": head, "own norm": median(own)}
         row["first"] = rounded((own == 0).float().mean(), 3)
-        if head in READERS:
+        if head in EARLY:
             keys = (self.written(writer) for writer in named(range(17)))
             row["by writer"] = [median(self.found(head, self.x, key)) for key in keys]
         return row
@@ -131,9 +119,9 @@ def median(x) -> int:
     return round(x.median().item())
 
 
-def part(head_or_layer, name: str) -> str:
-    """Return the recorder's name of a part of the attention of a layer."""
-    return f"blocks.{str(head_or_layer).split('.')[0]}.attention.{name}"
+def late(name: str) -> str:
+    """Return the recorder's name of a part of the attention of the late heads."""
+    return f"blocks.23.attention.{name}"
 
 
 class Texts:
@@ -141,139 +129,55 @@ class Texts:
 
     def __init__(self, model):
         self.model, self.ids = model, twice(16, seed=0)[8:]  # (8, 64)
-        self.right, self.mask = self.ids[:, 33:], causal_mask(64, 64)
-        self.x = model.embedding(self.ids)
+        self.mask, self.x = causal_mask(64, 64), model.embedding(self.ids)
         for block in model.blocks[:FROM]:
             self.x = block(self.x, self.mask)
-        heads = [part(layer, "heads") for layer in range(FROM, 30)]
-        asked = [part(23, name) for name in ("query", "key", "value")]
-        mlps = [f"blocks.{layer}.mlp" for layer in range(FROM, 30)]
-        self.kept = [*heads, *asked, *mlps, "blocks.22"]
+        self.kept = [late(name) for name in ("query", "key", "value", "weights")]
         self.whole = self.run()
-        self.without = {
-            name: self.run(ablate(model, by_layer(heads)))
-            for name, heads in EARLY.items()
-        }
 
     def run(self, *changes) -> dict:
-        """Return what is seen in a run with changes (contexts)."""
-        weights = sorted({part(head, "weights") for head in SCORED})
+        """Return what is seen of the late heads' layer in a run with changes."""
         x = self.x
         with ExitStack() as stack:
             for change in changes:
                 stack.enter_context(change)
-            seen = stack.enter_context(recorded(self.model, *self.kept, *weights))
-            for block in self.model.blocks[FROM:]:
+            seen = stack.enter_context(recorded(self.model, *self.kept))
+            for block in self.model.blocks[FROM:24]:
                 x = block(x, self.mask)
-        return {**seen, "end": x}
+        return seen
 
-    def given(self, heads: list[str], run: dict, name: str = "heads"):
-        """Replace a part of heads by that of another run, for a `with` block."""
-        changes = {}
-        for layer, numbers in by_layer(heads).items():
-            where = part(layer, name)
+    def given(self, name: str):
+        """Replace the late heads' queries, keys or values by those of the whole run."""
+        where, numbers = late(name), by_layer(LATE)[23]
 
-            def change(x, numbers=numbers, new=run[where]):
-                x = x.clone()
-                x[:, numbers] = new[:, numbers]
-                return x
+        def change(x):
+            x = x.clone()
+            x[:, numbers] = self.whole[where][:, numbers]
+            return x
 
-            changes[where] = change
-        return replaced(self.model, changes)
+        return replaced(self.model, {where: change})
 
-    def mlps(self, run: dict):
-        """Replace what the MLPs after layer 17 add by that of another run."""
-        where = [f"blocks.{layer}.mlp" for layer in range(17, 30)]
-        return replaced(self.model, {name: run[name] for name in where})
-
-    def asked_directly(self, run: dict):
-        """Replace the queries of LATE as far as the early heads themselves write them.
-
-        run: the whole one; then what they write there is added to the stream before
-        block 23 of the run without them. Or that run; then it is taken away.
-        """
-        lacking = self.without["both layers"]
-        x = (lacking if run is self.whole else self.whole)["blocks.22"]
-        for head in EARLY["both layers"]:
-            wrote = self.wrote(self.whole, head)
-            x = x + wrote if run is self.whole else x - wrote
-        block = self.model.blocks[23]
-        q = split_heads(block.attention.query_proj(block.attention_norm(x)), 9)
-        new = {part(23, "query"): self.model.position.rotate(q, q)[0]}
-        return self.given(LATE, new, "query")
-
-    def wrote(self, run: dict, head: str):
-        """Return what a head adds to the stream, (8, 64, 576)."""
-        of_head = run[part(head, "heads")][:, pair(head)[1]]
-        return of_head @ out_of(self.model, head).T
-
-    def measured(self, seen: dict) -> dict:
-        """Return what is stored of a run."""
-        scores = []
-        for head in SCORED:
-            found = induction(seen[part(head, "weights")], self.ids)  # (8, 9)
-            scores.append(found[:, pair(head)[1]].mean())
-        logits = self.model.head(self.model.norm(seen["end"][:, 32:-1]))
-        return {
-            "induction": rounded(torch.stack(scores), 3),
-            "right": (logits.argmax(-1) == self.right).sum(1).tolist(),
-        }
-
-    def row(self, name: str, changes=(), **which) -> dict:
+    def row(self, name: str, *changes, **which) -> dict:
         """Return a row of the study."""
-        return {"part": name, **which, **self.measured(self.run(*changes))}
+        found = induction(self.run(*changes)[late("weights")], self.ids).mean(0)
+        scores = [found[pair(head)[1]] for head in LATE]
+        return {"part": name, **which, "induction": rounded(torch.stack(scores), 3)}
 
+    def rows(self) -> list[dict]:
+        """Return the rows: with the early heads, without, and with parts put back."""
 
-def draws(chosen: list[str]) -> list[list[str]]:
-    """Return different sets of as many other heads of the same layers, at random."""
-    draw, found = random.Random(0), []
-    while len(found) < DRAWS:
-        drawn = random_like(chosen, draw)
-        if drawn not in found:
-            found.append(drawn)
-    return found
+        def gone():
+            return ablate(self.model, by_layer(EARLY))
 
-
-def gone(texts: Texts, random_too: bool = True):
-    """Yield the rows of runs without heads: none, early heads, random ones."""
-    yield texts.row("gone", gone="nothing")
-    for name, heads in EARLY.items():
-        yield {"part": "gone", "gone": name} | texts.measured(texts.without[name])
-        for draw, drawn in enumerate(draws(heads) if random_too else ()):
-            which = {"gone": f"like {name}", "draw": draw, "heads": drawn}
-            yield texts.row("gone", [ablate(texts.model, by_layer(drawn))], **which)
-
-
-def patched(texts: Texts, few: bool = False):
-    """Yield the rows of runs that are put together of two: whole, and without heads.
-
-    put back: without the early heads; what is named is as in the whole model.
-    taken: the whole model; what is named is as in the run without the early heads.
-    """
-    name = "both layers"
-    lacking, whole = texts.without[name], texts.whole
-
-    def both(what, replacing, **more):
-        early = ablate(texts.model, by_layer(EARLY[name]))
-        which = {"gone": name, "what": what, **more}
-        yield texts.row("put back", [early, replacing(whole)], **which)
-        yield texts.row("taken", [replacing(lacking)], **which)
-
-    def of(heads, what="heads"):
-        return lambda run: texts.given(heads, run, what)
-
-    for asked in ("query", "key", "value"):
-        yield from both(asked, of(LATE, asked))
-    if few:
-        return
-    yield from both("outputs of eight that copy", of(COPIERS))
-    for draw, drawn in enumerate(draws(COPIERS)):
-        yield from both("outputs of seven others", of(drawn), draw=draw, heads=drawn)
-    all_late = of(named(range(19, 30)))
-    yield from both("outputs of all heads from layer 19 on", all_late)
-    yield from both("all MLPs from layer 17 on", texts.mlps)
-    asked = "what early heads write themselves into the query"
-    yield from both(asked, texts.asked_directly)
+        without = {"gone": "both layers"}
+        return [
+            self.row("gone", gone="nothing"),
+            self.row("gone", gone(), **without),
+            *(
+                self.row("put back", gone(), self.given(name), **without, what=name)
+                for name in ("query", "key", "value")
+            ),
+        ]
 
 
 @torch.no_grad()
@@ -283,15 +187,14 @@ def study() -> dict:
     weights, texts = Weights(model), Texts(model)
     rows = [weights.copying(head) for head in named(range(30))]
     rows += [weights.matching(head) for head in named(range(17, 30))]
-    rows += [weights.asking(LATE[0]), *gone(texts), *patched(texts)]
-    return {**about(), "scored": SCORED, "runs": rows}
+    rows += [weights.asking(LATE[0]), *texts.rows()]
+    return {**about(), "scored": LATE, "runs": rows}
 
 
 @torch.no_grad()
 def again(stored: dict) -> list[dict]:
-    """Repeat some heads, and some runs without early heads."""
+    """Repeat some heads, and all runs on texts."""
     model, _ = load_smollm2()
     weights, texts = Weights(model), Texts(model)
     rows = [weights.copying(head) for head in CHECKED]
-    rows += [weights.matching("18.7"), weights.asking(LATE[0])]
-    return [*rows, *gone(texts, random_too=False), *patched(texts, few=True)]
+    return [*rows, weights.matching("18.7"), weights.asking(LATE[0]), *texts.rows()]

@@ -22,27 +22,22 @@ from assets.studies._repeating import (
     PERIODS,
     SETTINGS,
     TESTED,
-    Kind,
     accuracy,
     trained,
     unseen,
 )
-from utils.baselines import entropy_matched_copy
 from utils.data import IGNORED
 from utils.heads import (
     at_offset,
     current_token,
     induction,
-    normalised_entropy,
     previous_token,
     record_attention,
 )
-from utils.models import CausalLM
 from utils.recording import ablate, head_importance
 from utils.training import cross_entropy
 
 SEEDS = list(range(16))
-FURTHER = list(range(16, 32))  # of two layers; only who plays which role
 FEW = list(range(8))  # of each contrast
 CHECKED = ("smeared", 0)  # --check repeats this run
 KEY = ("kind",)
@@ -61,6 +56,8 @@ METRICS = {
     "induction": lambda attention, ids: induction(attention, ids, mask=MASK),
     "current": lambda attention, ids: current_token(attention, mask=MASK),
 }
+SCORED = "previous, positions 1 to 31", "current"
+OF_CONTRASTS = "previous, positions 1 to 31", "previous, from 32 on", "induction"
 
 
 def early(attention: Tensor) -> Tensor:
@@ -80,16 +77,8 @@ def by_head(model, ids: Tensor, metric: Callable) -> Tensor:
     )
 
 
-def head_scores(model, ids: Tensor) -> dict[str, Tensor]:
-    return {name: by_head(model, ids, metric) for name, metric in METRICS.items()}
-
-
-def sharpened(kind: Kind, seed: int, model, ids: Tensor) -> CausalLM:
-    """Return the model as it was before training, its heads as sharp as now."""
-    torch.manual_seed(seed)
-    found = record_attention(model, ids)
-    sharpness = [normalised_entropy(a, mask=MASK).nanmean(0) for a in found]
-    return entropy_matched_copy(kind.make().eval(), ids, sharpness, mask=MASK)
+def head_scores(model, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+    return {name: by_head(model, ids, METRICS[name]) for name in names}
 
 
 def subsets(model, texts) -> list[float]:
@@ -183,19 +172,6 @@ def current_by_place(model, ids: Tensor) -> dict[str, Tensor]:
     return {"up to 31": by_head(model, ids, metric)[0]}
 
 
-def cast(seed: int, model) -> dict:
-    """Return which first-layer heads attend most to the token before, and to theirs."""
-    texts = unseen(PERIODS)
-    best = {
-        role: by_head(model, texts[0], METRICS[score])[0].argmax().item()
-        for role, score in (
-            ("previous", "previous, positions 1 to 31"),
-            ("current", "current"),
-        )
-    }
-    return {"seed": seed} | best | {"accuracy": rounded(accuracy(model, texts))}
-
-
 def jump(curve: list) -> int | None:
     """Return the first step at which half of the tokens were guessed."""
     return next((step for step, share in curve if share >= 0.5), None)
@@ -215,8 +191,6 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
     texts = unseen(kind.periods)
     few = tuple(x[:32] for x in texts)
     ids = texts[0]
-    torch.manual_seed(seed)
-    untrained = kind.make().eval()
 
     def at_periods(metric: Callable) -> dict[str, Tensor]:
         return {str(p): by_head(model, unseen((p, p))[0], metric(p)) for p in TESTED}
@@ -227,19 +201,21 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
         "curve": [share for _, share in curve],
         "jump": jump(curve),
         "accuracy": accuracies(model, texts),
-        "scores": {
-            "trained": head_scores(model, ids),
-            "untrained": head_scores(untrained, ids),
-            "sharpened": head_scores(sharpened(kind, seed, model, ids), ids),
-        },
-        "induction at period": at_periods(lambda period: METRICS["induction"]),
-        "fixed offset at period": at_periods(stripe),
-        "without": subsets(model, few),
+        "scores": {"trained": head_scores(model, ids, SCORED)},
     }
-    small = {"importance": importance(model, texts)}
+    if name in ("two layers", "fixed"):
+        found |= {
+            "induction at period": at_periods(lambda period: METRICS["induction"]),
+            "fixed offset at period": at_periods(stripe),
+        }
+    small = {}
     if kind.layers == 2:
+        torch.manual_seed(seed)
+        untrained = kind.make().eval()
+        small["importance"] = importance(model, texts)
         small["loss without"] = loss_without(model, texts)
         found |= {
+            "without": subsets(model, few),
             "current by place": current_by_place(model, ids),
             "hidden from keys": hidden_from(model, "keys", texts),
             "hidden from values": hidden_from(model, "values", texts),
@@ -252,7 +228,6 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
 def contrasted(name: str, seed: int, model, curve: list) -> dict:
     """Return what is stored of a contrast: accuracies, and roles by position."""
     texts = unseen(PERIODS)
-    names = [name for name in METRICS if name.startswith(("previous", "induction"))]
     found = {
         "kind": name,
         "seed": seed,
@@ -260,7 +235,7 @@ def contrasted(name: str, seed: int, model, curve: list) -> dict:
         "learning_rate": SETTINGS["learning_rate"],
         "jump": jump(curve),
         "accuracy": accuracies(model, texts),
-        "scores": {name: by_head(model, texts[0], METRICS[name]) for name in names},
+        "scores": head_scores(model, texts[0], OF_CONTRASTS),
     }
     return rounded(found)
 
@@ -275,13 +250,11 @@ def stripe(period: int) -> Callable:
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    two_layers = KINDS["two layers"]
     return {
         "study": "what heads specialise in",
         "versions": versions(),
         "settings": SETTINGS,
         "seeds": SEEDS,
-        "further": [cast(seed, trained(two_layers, seed)[0]) for seed in FURTHER],
         "contrasts": told(
             contrasted(name, seed, *trained(kind, seed))
             for name, kind in CONTRASTS.items()

@@ -145,15 +145,16 @@ def factors(model: Subtracter) -> Tensor:
 def runs_of_kind(name: str, seeds) -> list[dict]:
     """Train models of one kind; return what is stored of them.
 
-    error: the mean loss of the last steps; curve: means of 20 steps, every 5 steps.
+    error: the mean loss of the last steps; curve: means of 20 steps, every 5 steps,
+    but of no further seeds.
     """
     models, losses = trained(KINDS[name], seeds)
     runs = []
     for seed, model, curve in zip(seeds, models, losses.T):
-        run = {
-            "error": curve[-SETTINGS["last"] :].mean(),
-            "curve": curve.unfold(0, SETTINGS["mean of"], SETTINGS["every"]).mean(-1),
-        }
+        run = {"error": curve[-SETTINGS["last"] :].mean()}
+        if "further" not in name:
+            steps = curve.unfold(0, SETTINGS["mean of"], SETTINGS["every"])
+            run["curve"] = steps.mean(-1)
         if name.startswith("2 heads"):
             run["weight back"] = weight_back(model)
         if name == "2 heads":

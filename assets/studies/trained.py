@@ -17,35 +17,21 @@ from torch import Tensor
 
 from assets.studies import FOLDER, _repeating, adversary, rounded, versions
 from assets.studies._repeating import KINDS, unseen
-from utils.heads import induction, previous_token
 from utils.models import CausalLM
-from utils.recording import record_attention
 from utils.training import cross_entropy, train
 
 KEY = ("model", "seed")
 MARGIN = {"accuracy": 0.05, "loss": 0.1}
 CHECKED = ("seeing heads", 1), ("two layers", 0)  # --check trains these again
-EVERY = 5  # steps: how often the scores of a model of lesson 07 are kept
 
 
-def best_scores(model: CausalLM) -> list[float]:
-    """Return the scores of the best previous-token and of the best induction head.
-
-    The first is sought in layer 0, the second in layer 1.
-    """
-    texts, mask = adversary.TEST, adversary.MASK
-    first, second = record_attention(model, texts)
-    scores = previous_token(first, mask=mask), induction(second, texts, mask=mask)
-    return rounded([each.mean(dim=0).max() for each in scores])
-
-
-def seeing_heads(seed: int) -> tuple[CausalLM, dict]:
-    """Return a model of lesson 07, and its best scores on the way."""
+def seeing_heads(seed: int) -> CausalLM:
+    """Return a model of lesson 07."""
     torch.manual_seed(seed)
     model = adversary.make_model()
-    how = adversary.TRAINING | {"every": EVERY, "evaluate": best_scores}
-    history = train(model, adversary.make_batch, seed=seed, progress=False, **how)
-    return model, {"scores": [scores for _, scores in history.evaluations]}
+    how = {"seed": seed, "progress": False, **adversary.TRAINING}
+    train(model, adversary.make_batch, **how)
+    return model
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class Recipe:
     """How models are made and trained, and the texts (ids, targets) of their tests."""
 
     make: Callable[[], CausalLM]
-    trained: Callable[[int], tuple[CausalLM, dict]]
+    trained: Callable[[int], CausalLM]
     texts: tuple[Tensor, Tensor]
     seeds: range = range(1)
 
@@ -63,7 +49,7 @@ def of_lesson_08(name: str) -> Recipe:
     kind = KINDS[name]
     return Recipe(
         kind.make,
-        lambda seed: (_repeating.trained(kind, seed)[0], {}),
+        lambda seed: _repeating.trained(kind, seed)[0],
         unseen(kind.periods),
     )
 
@@ -96,10 +82,10 @@ def measured(name: str, seed: int, weights: dict[str, Tensor]) -> dict:
     return dict(zip(KEY, (name, seed))) | rounded(reached)
 
 
-def trained(name: str, seed: int) -> tuple[dict[str, Tensor], dict]:
-    """Train one model; return its weights in half precision, and its scores."""
-    model, scores = RECIPES[name].trained(seed)
-    return {key: x.half() for key, x in model.state_dict().items()}, scores
+def trained(name: str, seed: int) -> dict[str, Tensor]:
+    """Train one model; return its weights in half precision."""
+    weights = RECIPES[name].trained(seed).state_dict()
+    return {key: x.half() for key, x in weights.items()}
 
 
 def study() -> dict:
@@ -107,21 +93,19 @@ def study() -> dict:
     runs = []
     for name, recipe in RECIPES.items():
         for seed in recipe.seeds:
-            weights, scores = trained(name, seed)
             path = path_of(name, seed)
             path.parent.mkdir(exist_ok=True)
-            save_file(weights, path)
+            save_file(trained(name, seed), path)
             digest = sha256(path.read_bytes()).hexdigest()
             run = measured(name, seed, load_file(path))
-            runs.append(run | {"sha256": digest} | scores)
+            runs.append(run | {"sha256": digest})
             print(run, flush=True)
     return {
         "study": "the trained models that deeper notebooks load",
         "versions": versions(),
-        "every": EVERY,
         "runs": runs,
     }
 
 
 def again(stored: dict) -> list[dict]:
-    return [measured(*which, trained(*which)[0]) for which in CHECKED]
+    return [measured(*which, trained(*which)) for which in CHECKED]

@@ -1,10 +1,10 @@
 """Four kinds of small language models on Python's documentation, eight seeds each.
 
 The models of lesson 06's deeper notebook. Stored of each run: the loss on the
-validation text as training goes on, and at the end by position in the window, and of
-each token given alone. Beside the model of the lesson ("pre"), three others: "post"
-(norms after the additions), "no attention" (blocks of MLPs alone), and "short" (a
-quarter of the steps; --check repeats one of these).
+validation text as training goes on, and that on the training text at the end. Beside
+the model of the lesson ("pre"), three others: "post" (norms after the additions), "no
+attention" (blocks of MLPs alone), and "short" (a quarter of the steps; --check repeats
+one of these).
 """
 
 import platform
@@ -61,14 +61,6 @@ def losses(model: nn.Module, corpus: Corpus, part: str = "validation") -> torch.
     return torch.cat(found)
 
 
-@torch.no_grad()
-def alone(model: nn.Module, corpus: Corpus) -> float:
-    """Return the mean loss of what follows each validation token, given that token."""
-    ids, targets = corpus.validation[:-1, None], corpus.validation[1:]
-    logits = torch.cat([model(some)[:, 0] for some in ids.split(1024)])
-    return F.cross_entropy(logits, targets).item()
-
-
 def make_batch(corpus: Corpus):
     """Return what draws a batch of windows."""
     return lambda generator: corpus.batch(generator, BATCH, LENGTH)
@@ -90,8 +82,6 @@ def run(variant: str, seed: int, corpus: Corpus) -> dict:
         "seed": seed,
         "validation": history.evaluations,
         "training": losses(model, corpus, "train").mean(),
-        "alone": alone(model, corpus),
-        "by_position": losses(model, corpus).mean(dim=0),
     }
     return rounded(stored)
 
@@ -145,19 +135,11 @@ def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
 
 def baselines(corpus: Corpus) -> dict:
     """Return what counting reaches on the validation text, in nats per token."""
-    bigram = bigram_losses(corpus)
-    ids, _ = corpus.windows(LENGTH)
-    by_position = bigram[: ids.numel()].view(ids.shape).mean(dim=0)
     best = {  # of the discounts, the one that suits the validation text: it helps them
         order: min(kneser_ney(corpus, order, d) for d in DISCOUNTS)
         for order in (2, 3, 4, 5)
     }
-    found = {
-        "bigram": bigram.mean(),
-        "bigram_by_position": by_position,
-        "kneser_ney": best,
-    }
-    return rounded(found)
+    return rounded({"bigram": bigram_losses(corpus).mean(), "kneser_ney": best})
 
 
 def sizes(corpus: Corpus) -> dict:

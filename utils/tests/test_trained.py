@@ -53,17 +53,6 @@ def test_models_that_solve_their_task_and_one_that_cannot():
     assert RUNS["one layer", 0]["accuracy"] < 0.3
 
 
-def test_scores_of_lesson_07_are_kept_from_the_untrained_model_to_the_stored_one():
-    for seed in trained.RECIPES["seeing heads"].seeds:
-        scores = RUNS["seeing heads", seed]["scores"]
-        assert len(scores) == 1 + 225 // trained.EVERY
-        model = trained.RECIPES["seeing heads"].make()
-        model.load_state_dict(load_file(trained.path_of("seeing heads", seed)))
-        reached = trained.best_scores(model.eval())
-        assert reached == pytest.approx(scores[-1], abs=0.01)
-        assert max(scores[0]) < 0.2 < min(scores[-1])
-
-
 # --- the story model ---
 
 
@@ -109,7 +98,9 @@ def test_a_target_is_the_difference_one_and_two_hours_back():
 
 def test_runs_of_thermometers_are_whole_and_two_heads_add_and_subtract():
     for run in stored_of("thermometers")["runs"]:
-        assert len(run["curve"]) == 117 and run["curve"][-1] < run["curve"][0]
+        assert ("curve" in run) == (run["kind"] != "2 heads, further seeds")
+        if curve := run.get("curve"):
+            assert len(curve) == 117 and curve[-1] < curve[0]
         assert ("weight back" in run) == run["kind"].startswith("2 heads")
         assert ("factors" in run) == (run["kind"] == "2 heads")
         if run["kind"] == "2 heads":
