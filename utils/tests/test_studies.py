@@ -49,8 +49,6 @@ RUNS = {
     "adversary": (18, "search, seed", lambda s: [
         *product(["trained"], s.SEEDS),
         *((name, seed) for name, x in s.SEARCHES.items() for seed in x.seeds)]),
-    "concatenated": (64, "way, features, steps, seed", lambda s: [
-        (*which, seed) for which in s.SETS for seed in s.SEEDS]),
     "decoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
     "encoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
     "dropout": (3, "dropout, seed", lambda s: product(s.DROPOUTS, s.SEEDS)),
@@ -133,7 +131,6 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
         ("number_of_heads", 80, ["heads", "head_dim", "steps", "curve"]),
         ("seen_heads", 16, ["scores"]),
         ("story_models", 16, ["loss", "without"]),
-        ("concatenated", 64, ["way", "features", "steps", "near", "far"]),
     ],
 )
 def test_every_seed_is_a_training_of_its_own(name, count, fields):
@@ -174,7 +171,7 @@ def test_one_run_again_is_as_stored(name, capsys):
 
 @pytest.mark.slow
 def test_the_command_itself():
-    command = [sys.executable, "-m", "assets.studies", "concatenated", "--check"]
+    command = [sys.executable, "-m", "assets.studies", "rollout", "--check"]
     root = FOLDER.parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0 and "as stored" in done.stdout, done.stderr

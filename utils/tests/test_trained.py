@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 
 from assets.studies import (
-    concatenated,
     runs_of,
     stored_of,
     story_models,
@@ -21,7 +20,6 @@ from assets.studies import (
 from utils import pretrained
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
-from utils.positions import sinusoidal
 
 RUNS = {(run["model"], run["seed"]): run for run in stored_of("trained")["runs"]}
 
@@ -73,7 +71,7 @@ def test_the_story_model_is_the_stored_one_and_as_good(monkeypatch, tmp_path):
         pretrained.load_story_model()
 
 
-# --- runs of `thermometers` and `concatenated` ---
+# --- runs of `thermometers` ---
 
 
 def test_the_right_layer_of_thermometers_is_the_course_s_and_each_wrong_one_is_not():
@@ -106,11 +104,3 @@ def test_runs_of_thermometers_are_whole_and_two_heads_add_and_subtract():
         if run["kind"] == "2 heads":
             sums = torch.tensor(run["factors"]) @ torch.tensor(run["weight back"])
             assert sums.tolist() == pytest.approx([1, -1], abs=0.1)
-
-
-def test_a_sum_keeps_the_words_and_a_concatenation_keeps_half_of_their_features():
-    x, table = torch.randn(2, 5, 8), sinusoidal(5, 8)
-    assert torch.equal(concatenated.Added().embed(x), x + table)
-    beside = concatenated.Concatenated().embed(x)
-    assert torch.equal(beside[..., :4], x[..., :4])
-    assert torch.equal(beside[0, :, 4:], sinusoidal(5, 4))
