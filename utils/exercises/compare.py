@@ -52,7 +52,7 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
     """Return in words how two values differ, or ""; NaN equals NaN."""
     if isinstance(wanted, bool | int | float) and hasattr(found, "item"):
         found = found.item() if math.prod(found.shape) == 1 else found
-    expected, alike = _short(wanted), False
+    expected, alike = "", False
     if isinstance(wanted, Tensor):
         if type(found) in (Tensor, torch.nn.Parameter):
             return _unlike_tensors(wanted, found, where)
@@ -66,8 +66,10 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
         alike = close or (math.isnan(wanted) and math.isnan(found))
     else:  # True is not 1, and 1.0 is not 1
         alike = type(found) is type(wanted) and found == wanted
+    if alike:
+        return ""
     returned = "your function returned" if where == OUTPUT else f"{where} is"
-    return "" if alike else f"{returned} {_short(found)}; expected {expected}."
+    return f"{returned} {_short(found)}; expected {expected or _short(wanted)}."
 
 
 def _unlike_parts(wanted, found, where: str) -> str:

@@ -27,8 +27,6 @@ DOORS = {
     # nothing public counts the hooks of a module
     "_forward_hooks": "exercises/test_answers: 7.3, hooks that stay",
     "_forward_pre_hooks": "exercises/test_answers: 7.3, hooks that stay",
-    # the profiler calls the operator so that writes out the weights
-    "_softmax": "notebook deeper/03: the kernels of each path",
 }
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve()
 PARTS = ("utils/**/*", ".ci/*", "notebooks/**/*.ipynb", "notebooks/*.py", "assets/**/*")
