@@ -79,6 +79,9 @@ def honest(dtype):
     # one text in which a head shines, in the first half and in the second
     rows = [[3, 0, 0, 1, 1, 1], [2, 2, 2, 0, 0, 3], [1, 1, 1, 4, 0, 0]]
     yield {"found": torch.tensor(rows, dtype=dtype) / 4}
+    # no head has a mean above 0 in the first half
+    rows = [[-4, -4, -4, -4], [-3, -1.5, -5, 1], [-3, -3, 2, 2]]
+    yield {"found": torch.tensor(rows, dtype=dtype)}
     wide = randn(12, 6, seed=31, dtype=dtype)  # in another order
     yield {"found": wide.mT + 0.125}
 

@@ -17,10 +17,13 @@ def outputs_of_heads(dtype):
     sizes = [(2, 3, 4, 5), (1, 4, 6, 2), (3, 2, 3, 3), (2, 1, 5, 4), (4, 5, 2, 3)]
     for seed, (texts, heads, length, head_dim) in enumerate(sizes):
         now, other = (texts, length), (texts + seed % 2, length + seed // 2 % 2)
+        others = randn(other[0], heads, other[1], head_dim, seed=seed + 10, dtype=dtype)
+        others += 1
+        if seed == 0:
+            others[0, :, -1] = 0  # padding counts, too
         yield {
             "heads": randn(now[0], heads, now[1], head_dim, seed=seed, dtype=dtype),
-            "others": 1
-            + randn(other[0], heads, other[1], head_dim, seed=seed + 10, dtype=dtype),
+            "others": others,
             "head": (seed + 1) % heads,
         }
 
@@ -89,12 +92,14 @@ def patched_heads(dtype):
 @trials("8.3", gradients=False)
 def circuits(dtype):
     sizes = [(5, 3, 4, 7), (1, 2, 3, 4), (6, 4, 2, 6), (3, 1, 5, 8), (8, 2, 2, 4)]
+    sizes += [(2, 3, 4, 7)]  # the last one has more features than an embedding
     for seed, (count, heads, head_dim, vocab) in enumerate(sizes):
-        size = heads * head_dim
+        features = heads * head_dim
+        size = features if seed < 5 else 9  # embed_dim
         yield {
             "x": randn(count, size, seed=seed, dtype=dtype),
-            "value_weight": randn(size, size, seed=seed + 10, dtype=dtype),
-            "out_weight": randn(size, size, seed=seed + 20, dtype=dtype),
+            "value_weight": randn(features, size, seed=seed + 10, dtype=dtype),
+            "out_weight": randn(size, features, seed=seed + 20, dtype=dtype),
             "unembed": randn(vocab, size, seed=seed + 30, dtype=dtype),
             "head": (seed + 1) % heads,
             "head_dim": head_dim,
