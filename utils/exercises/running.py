@@ -136,10 +136,8 @@ SETTINGS = [  # what answers may change: how to ask for it, and how to set it ba
     (random.getstate, random.setstate),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
-    # once set, a device slows down all calls, also if it is the CPU
-    (lambda: torch.empty(0).device,
-     lambda x: torch.set_default_device(x if x.type != "cpu" else None)),
-]  # fmt: skip
+    (lambda: torch.empty(0).device, lambda x: set_device(x)),
+]
 
 
 @contextmanager
@@ -165,11 +163,21 @@ def surroundings() -> Iterator[None]:
             set_back(x)
 
 
+def set_device(device: torch.device) -> None:
+    """Set the default device, but only where it is another one.
+
+    Once set, a device slows down all calls, also if it is the CPU. And after a reset,
+    PyTorch 2.6 cannot say which device it is, which `transformers` asks.
+    """
+    if torch.empty(0).device != device:
+        torch.set_default_device(device if device.type != "cpu" else None)
+
+
 def begin(seed: int = 0) -> None:
     """Set what every call finds, whatever the notebook or the last call has set."""
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)  # the CPU, where the trials are
+    set_device(torch.device("cpu"))  # where the trials are
     torch.autograd.set_detect_anomaly(False)
     warnings.simplefilter("default")  # none is an error
     torch.default_generator.manual_seed(seed)

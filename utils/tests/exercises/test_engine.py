@@ -469,3 +469,11 @@ def test_without_source_no_line_is_invented():
     exec("def answer(x):\n    return 1 / 0", names)
     for answer in (names["answer"], len):
         assert "In line" not in grade(made_up("return 1", ONE), answer).message
+
+
+def test_a_default_device_that_stays_is_not_set_again(monkeypatch):
+    """After a reset, PyTorch 2.6 cannot say which it is, and transformers asks."""
+    asked = []
+    monkeypatch.setattr(torch, "set_default_device", asked.append)
+    exercise = made_up("return x + 1", {"x": torch.ones(2)})
+    assert grade(exercise, written("return x + 1")).solved and not asked
