@@ -74,11 +74,12 @@ def recap_02():
 
 def recap_03():
     """nn.MultiheadAttention in matrices. Left: in_proj stacks the course's query_proj,
-    key_proj and value_proj (E × E and E each), and out_proj is the same. Middle: query
-    and output are (N, L, E), the weights (N, L, S) averaged over the heads, or
-    (N, H, L, S). Right: purple is True, which means blocked in PyTorch's
-    key_padding_mask (N, S) and attn_mask (L, S), and may be attended to in the course's
-    masks. Drawn for N = 2, L = S = 6, E = 8, H = 2.
+    key_proj and value_proj, each with a matrix E × E and a bias of E numbers. Both
+    layers have the same out_proj. Middle: query and output have the shape (N, L, E).
+    The weights have the shape (N, L, S), averaged over the heads, or (N, H, L, S).
+    Right: purple is True, which means blocked in PyTorch's key_padding_mask (N, S) and
+    attn_mask (L, S), and may be attended to in the course's masks. Drawn for N = 2,
+    L = S = 6, E = 8, H = 2.
     """
     ax = ground(HEIGHT)
     panel(ax, 0.15, 3.75, "parameters")
