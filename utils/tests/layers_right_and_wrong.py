@@ -62,12 +62,15 @@ class Interleaved(Stacked):
 class ListOfHeads(nn.Module):
     """Heads as modules, causal by a registered triangle."""
 
+    names, scale = ("query", "key", "value"), D**-0.5
+
     def __init__(self, embed_dim=E, num_heads=H, block_size=8):
         super().__init__()
-        names = "query", "key", "value"
         dim = embed_dim // num_heads
         self.heads = nn.ModuleList(
-            nn.ModuleDict({n: nn.Linear(embed_dim, dim, bias=False) for n in names})
+            nn.ModuleDict(
+                {n: nn.Linear(embed_dim, dim, bias=False) for n in self.names}
+            )
             for _ in range(num_heads)
         )
         self.out = nn.Linear(embed_dim, embed_dim)
@@ -78,7 +81,7 @@ class ListOfHeads(nn.Module):
         outputs = []
         for head in self.heads:
             q, k, v = (head[name](x) for name in ("query", "key", "value"))
-            scores = q @ k.mT * q.shape[-1] ** -0.5
+            scores = q @ k.mT * self.scale
             scores = scores.masked_fill(self.triangle[:n, :n] == 0, -math.inf)
             outputs.append(scores.softmax(dim=-1) @ v)
         return self.out(torch.cat(outputs, dim=-1))
@@ -404,7 +407,14 @@ def across_batch(self, x, mask=None):
     return Stacked.forward(self, x - x.mean(dim=0), mask)
 
 
+class KeysFirst(ListOfHeads):
+    """Only the names say which matrix is which."""
+
+    names, scale = ("key", "query", "value"), E**-0.5
+
+
 FAULTS = [  # name, the known mistake that is named or None, class
+    ("keys_first", "√embed_dim", KeysFirst),
     wrong("later_only", None, forward=later_only),
     wrong("zeros_leak", "always a causal mask", weigh=zeros_leak),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
