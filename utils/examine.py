@@ -167,9 +167,9 @@ def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
     known = inspect.signature(layer.forward).parameters
     needed = [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
     inputs = [x] * max(1, min(3, sum("mask" not in name for name in needed)))
-    if mask is None:
-        return layer(*inputs)
     names = [name for name in known if "mask" in name]
+    if mask is None and not set(names) & set(needed):
+        return layer(*inputs)
     names.sort(key=lambda name: name not in ("mask", "attn_mask"))
     return layer(*inputs, **{names[0]: mask}) if names else layer(*inputs, mask)
 
@@ -423,7 +423,7 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
 def order(p: Probe):
     if p.shuffles:
         return True, "shuffled tokens give shuffled outputs"
-    text = "the order counts: positions inside, or tokens are mixed up"
+    text = "the order counts: positions or a mask inside, or tokens are mixed up"
     return None if p.shuffles is None else (None, text)
 
 
@@ -580,7 +580,8 @@ def numbers(p: Probe):
             equal = f"{each.layout}, {heads} heads{name}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
     likely = [plain for _, plain in ways if plain.likely]
-    for plain, mask, mistake in product(likely, known.values(), known_mistakes()):
+    shown = [*known.values(), CAUSAL]  # a mistake may show what a mask should hide
+    for plain, mask, mistake in product(likely, shown, known_mistakes()):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare):
             return named(p, mistake)
     return None, "not compared: no known way of computing gives them"

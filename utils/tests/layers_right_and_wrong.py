@@ -327,6 +327,13 @@ class WeightsFirst(Stacked):
         return weights, super().forward(x, mask)
 
 
+class NeedsMask(Stacked):
+    """Takes values, keys and queries, and always a mask, which may be None."""
+
+    def forward(self, values, keys, query, mask):
+        return super().forward(query, mask)
+
+
 # --- wrong ---
 
 
@@ -381,6 +388,10 @@ def mask_after(self, scores, mask):
     return weights if mask is None else weights * mask
 
 
+def times_triangle(self, scores, mask):
+    return (scores * torch.ones_like(scores).tril()).softmax(dim=-1)
+
+
 def hide_by(hidden):
     return lambda self, s, m: s if m is None else hidden(s, m)
 
@@ -433,6 +444,7 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("minus_three", None, hide=hide_by(lambda s, m: s.masked_fill(~m, -3.0))),
     wrong("zeros_masked", None, hide=hide_by(zeros_shown)),
     wrong("hides_queries", None, hide=hide_by(lambda s, m: s.masked_fill(~m.mT, LOW))),
+    wrong("times_triangle", "scores times mask", weigh=times_triangle),
     wrong("times_mask", "scores times mask", hide=hide_by(lambda s, m: s * m)),
     wrong("changes_input", None, forward=changes_input),
     wrong("by_text", None, forward=by_text),
@@ -465,4 +477,5 @@ RIGHT = [
     WeightsFirst,
     ZeroPadding,
     ExtraKey,
+    NeedsMask,
 ]
