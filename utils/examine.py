@@ -436,7 +436,7 @@ def equal_tokens(p: Probe):
     if len(outputs) < 3:
         return None
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
-        return True, "they give what one gives: the weights sum to 1"
+        return True, "they give what one gives: weights always have the same sum"
     bare = of_equal(p, token, without(p.layer, positions(p.layer)))
     if all(p.same(y, bare[0].expand_as(y)) for y in bare):
         return None, "they differ by the positions that are added to them"
