@@ -151,12 +151,15 @@ def examine(
         warnings.simplefilter("ignore")  # what the layer warns of is not asked here
         torch.manual_seed(0)
         probe, findings = Probe(layer, embed_dim, num_heads, call), []
+        sure = True  # that what moves in an output was moved by the check
         for name, check in CHECKS.items():
-            if said := check(probe):
-                findings.append(Finding(name, *said))
-            if said and name == "shapes" and said[0] is False:
+            if not (sure or name == "same numbers") or not (said := check(probe)):
+                continue
+            findings.append(Finding(name, *said))
+            if said[0] is False and name == "shapes":
                 return Report(findings)
-        return Report(findings, probe.mistake, probe.sees)
+            sure = sure and not (said[0] is False and name in ("repeats", "batch"))
+        return Report(findings, probe.mistake, probe.sees if sure else None)
 
 
 def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
@@ -164,9 +167,9 @@ def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
     known = inspect.signature(layer.forward).parameters
     needed = [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
     inputs = [x] * max(1, min(3, sum("mask" not in name for name in needed)))
-    if mask is None:
-        return layer(*inputs)
     names = [name for name in known if "mask" in name]
+    if mask is None and not set(names) & set(needed):
+        return layer(*inputs)
     names.sort(key=lambda name: name not in ("mask", "attn_mask"))
     return layer(*inputs, **{names[0]: mask}) if names else layer(*inputs, mask)
 
@@ -190,7 +193,9 @@ class Probe:
             self.output = self.run(self.x)
         except Exception as error:
             said = f"the layer could not be run: {type(error).__name__}: {error}"
-            raise RuntimeError(f"{said} (does it need a `call` of its own?)") from error
+            how = f"examine(layer, {embed_dim}, {num_heads}, call=...)"
+            hint = f"If layer(x) is not the way to call it, say how: {how}."
+            raise RuntimeError(f"{said}\n{hint}") from error
         more, less = (self.tried(self.x * (1 + step)) for step in (1e-8, -1e-8))
         jumps = more is not None and (more + less - 2 * self.output).abs().max() > 1e-11
         self.exact = 1e-5 if jumps else 1e-9
@@ -350,7 +355,7 @@ def shapes(p: Probe):
 
 def repeats(p: Probe):
     ok, text = p.same(p.run(p.x), p.output), "the same input gives the same output"
-    return either(ok, text, "two calls differ in eval mode: dropout?")
+    return either(ok, text, "calls differ in eval mode (dropout?); other tests wait")
 
 
 def input_stays(p: Probe):
@@ -384,7 +389,8 @@ def batch(p: Probe):
     alone = p.tried(p.x[1:2])  # the first may get what it gets alone
     ok = alone is None or p.same(alone, p.output[1:2])
     ok = ok and not moved_by_one(p)[[0, 2]].any()
-    return either(ok, "each text gives what it gives alone", "texts of a batch mix")
+    text = "a text gives something else in a batch than alone; other tests wait"
+    return either(ok, "each text gives what it gives alone", text)
 
 
 def pattern(sees: Tensor) -> tuple[bool | None, str]:
@@ -397,7 +403,10 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
         "every token sees every token": (True, ONE),
         "causal: each token sees itself and earlier ones": (True, CAUSAL),
         "no token sees another": (False, ~ONE),
-        "each token sees later ones, and no earlier one": (False, ONE.triu()),
+        "each token sees later ones, and no earlier one: is the mask inverted?": (
+            False,
+            ONE.triu(),
+        ),
         "each token sees the next one": (False, ONE.tril(1)),
     }
     for n in range(1, LENGTH - 1):
@@ -406,15 +415,15 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
     for text, (ok, known) in patterns.items():
         if torch.equal(sees & OTHERS, known & OTHERS):
             if ok and not known[0, 1:].any() and not sees[0, 0]:
-                return False, f"{text}, but no token sees itself"
+                return False, "each token sees earlier ones, but not itself"
             return ok, text
-    return None, "a pattern of its own: is it meant?"
+    return None, "an unusual pattern: is it meant?"
 
 
 def order(p: Probe):
     if p.shuffles:
         return True, "shuffled tokens give shuffled outputs"
-    text = "the order counts: positions inside, or tokens are mixed up"
+    text = "the order counts: positions or a mask inside, or tokens are mixed up"
     return None if p.shuffles is None else (None, text)
 
 
@@ -427,7 +436,7 @@ def equal_tokens(p: Probe):
     if len(outputs) < 3:
         return None
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
-        return True, "they give what one gives: the weights sum to 1"
+        return True, "they give what one gives: weights always have the same sum"
     bare = of_equal(p, token, without(p.layer, positions(p.layer)))
     if all(p.same(y, bare[0].expand_as(y)) for y in bare):
         return None, "they differ by the positions that are added to them"
@@ -439,9 +448,10 @@ def equal_tokens(p: Probe):
         return None, "some weight goes to no token: a sink, or an extra key"
     if differ_by_a_constant(p):
         return None, "they differ by something that is added, such as positions"
-    if last == largest:
+    if last == largest > p.exact:
         return False, "their output grows: the weights do not sum to 1"
-    return False, "they do not give what one gives: heads or tokens are mixed up"
+    text = "the weights do not sum to 1, or heads or tokens are mixed up"
+    return False, f"they do not give what one gives: {text}"
 
 
 def of_equal(p: Probe, token: Tensor, layer: nn.Module | None = None) -> list[Tensor]:
@@ -486,14 +496,15 @@ def masks(p: Probe):
             kinds.append("but True and False are added as 1 and 0, and hide nothing")
         return True, f"{EXACTLY}: {'; '.join(kinds)}"
     if not effects:
-        return None, "no mask that was tried is taken"
+        return None, "it takes none of the masks that were tried"
     nothing = effects.pop("changes nothing", None)
     if nothing and not effects:  # a fault if the layer calls it a mask
         known = () if p.own_call else inspect.signature(p.layer.forward).parameters
         ok = False if any("mask" in name for name in known) else None
         return ok, "what is given as a mask changes nothing"
     (did, kinds), *_ = effects.items()
-    return False, f"no mask hides a token exactly; if {[*kinds][0]}, it {did}"
+    one = f'a mask of the kind "{[*kinds][0]}" {did}'
+    return False, f"no mask hides a token exactly: {one}"
 
 
 def scores_of_zero(p: Probe):
@@ -569,7 +580,8 @@ def numbers(p: Probe):
             equal = f"{each.layout}, {heads} heads{name}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
     likely = [plain for _, plain in ways if plain.likely]
-    for plain, mask, mistake in product(likely, known.values(), known_mistakes()):
+    shown = [*known.values(), CAUSAL]  # a mistake may show what a mask should hide
+    for plain, mask, mistake in product(likely, shown, known_mistakes()):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare):
             return named(p, mistake)
     return None, "not compared: no known way of computing gives them"
@@ -648,14 +660,17 @@ def built(made, embed_dim: int, num_heads: int):
     """Return a layer, or what its class or function returns."""
     if isinstance(made, nn.Module):
         return made
+    if not callable(made):
+        raise TypeError(f"{made!r} is no layer, and nothing that returns one.")
     sizes = {"embed_dim": embed_dim, "num_heads": num_heads}
-    for args, options in (((embed_dim, num_heads), {}), ((), sizes)):
+    for args, options in (((embed_dim, num_heads), {}), ((), sizes), ((), {})):
         try:
             inspect.signature(made).bind(*args, **options)
         except TypeError:
             continue
         return made(*args, **options)
-    return made()
+    ways = f"({embed_dim}, {num_heads}), nor with nothing"
+    raise TypeError(f"it cannot be called with {ways}: name a function that can.")
 
 
 def of_file(path: Path, name: str):

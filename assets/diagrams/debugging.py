@@ -84,10 +84,10 @@ def recap_12():
     ignored). Order: shuffled tokens give shuffled outputs (not seen: faults of a mask).
     Equal tokens give what one alone gives (not seen: a leak). Padding: if a hidden
     token is changed, the outputs of the others stay (not seen: too much hidden). Batch:
-    a sequence gives the same alone and in a batch (not seen: what is wrong in both).
+    a text gives the same alone and in a batch (not seen: what is wrong in both).
     Large scores: with very large inputs, the output is finite (not seen: wrong
-    numbers). Same numbers: the layer gives what a right layer gives that has its
-    weights (not seen: inputs not tried). A right layer may fail, too: order with a
+    numbers). Same numbers: with the same weights, a right layer gives the same
+    numbers (not seen: inputs not tried). A right layer may fail, too: order with a
     causal mask or positions inside, equal tokens with positions added inside, same
     numbers with another layout of the weights.
     """
@@ -186,7 +186,7 @@ TESTS = [  # name, what is done, its picture, what must come out, what it cannot
      "all give\nthe same", "a leak"),
     ("padding", "a hidden token is changed", _hides,
      "the others\nstay", "too much\nhidden"),
-    ("batch", "a sequence alone, in a batch", _batches,
+    ("batch", "a text alone, in a batch", _batches,
      "the same\nnumbers", "what is wrong\nin both"),
     ("large scores", "very large inputs", _enlarges,
      "finite,\nno NaN", "wrong numbers"),

@@ -112,7 +112,7 @@ def listed(found: list[Matrix], num_heads: int) -> Iterator[tuple]:
     for roles in (by_head, by_role):
         parts = [zip(*heads) for heads in roles]
         joined = [Matrix(n[0], torch.cat(w), torch.cat(b)) for n, w, b in parts]
-        yield "a list of heads", joined
+        yield "a list of heads", by_role_names(joined) or joined
 
 
 def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
@@ -121,9 +121,8 @@ def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
     wide = [
         m for m in found if m.w.shape[1] == size and len(m.w) * num_heads % size == 0
     ]
-    named = [[m for m in wide if re.search(role, m.name.lower())] for role in ROLES]
-    by_name = all(len(each) == 1 for each in named)
-    orders = [[m for (m,) in named]] if by_name else []
+    by_name = by_role_names(wide)
+    orders = [by_name] if by_name else []
     if 3 <= len(squares) <= 5:
         orders += permutations(squares, 3)
     for number, parts in enumerate(orders):
@@ -136,6 +135,12 @@ def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
                 unused = ", ".join(m.name.removesuffix(".weight") for m in rest)
                 ok, but = False, f"; but {unused} is never used"
             yield Reading(layout, (*parts, out), number == 0, ok, but)
+
+
+def by_role_names(found: list[Matrix]) -> list[Matrix]:
+    """Return those that are named query, key and value; [] if names do not say it."""
+    named = [[m for m in found if re.search(role, m.name.lower())] for role in ROLES]
+    return [m for (m,) in named] if all(len(each) == 1 for each in named) else []
 
 
 def matrices(layer: nn.Module, turned: bool) -> list[Matrix]:

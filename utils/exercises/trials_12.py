@@ -123,7 +123,7 @@ def six_layers(dtype):
         some = some if number < 17 else []  # the last six are all right
         kinds = [*some, LARGE, *[Layer] * 5][:6]
         rng.shuffle(kinds)
-        sizes = [(1.0, 1.0, 0.0), (0.02, 1.0, 0.0), (1.0, 2.0, 0.5), (3.0, 0.5, 1.0)]
+        sizes = [(1.0, 1.0, 0.0), (0.002, 1.0, 0.0), (1.0, 2.0, 0.5), (3.0, 0.5, 1.0)]
         layers = {
             name: kind(100 * number + 10 * i, *rng.choice(sizes))
             for i, (name, kind) in enumerate(zip(NAMES, kinds))

@@ -62,12 +62,15 @@ class Interleaved(Stacked):
 class ListOfHeads(nn.Module):
     """Heads as modules, causal by a registered triangle."""
 
+    names, scale = ("query", "key", "value"), D**-0.5
+
     def __init__(self, embed_dim=E, num_heads=H, block_size=8):
         super().__init__()
-        names = "query", "key", "value"
         dim = embed_dim // num_heads
         self.heads = nn.ModuleList(
-            nn.ModuleDict({n: nn.Linear(embed_dim, dim, bias=False) for n in names})
+            nn.ModuleDict(
+                {n: nn.Linear(embed_dim, dim, bias=False) for n in self.names}
+            )
             for _ in range(num_heads)
         )
         self.out = nn.Linear(embed_dim, embed_dim)
@@ -78,7 +81,7 @@ class ListOfHeads(nn.Module):
         outputs = []
         for head in self.heads:
             q, k, v = (head[name](x) for name in ("query", "key", "value"))
-            scores = q @ k.mT * q.shape[-1] ** -0.5
+            scores = q @ k.mT * self.scale
             scores = scores.masked_fill(self.triangle[:n, :n] == 0, -math.inf)
             outputs.append(scores.softmax(dim=-1) @ v)
         return self.out(torch.cat(outputs, dim=-1))
@@ -324,6 +327,13 @@ class WeightsFirst(Stacked):
         return weights, super().forward(x, mask)
 
 
+class NeedsMask(Stacked):
+    """Takes values, keys and queries, and always a mask, which may be None."""
+
+    def forward(self, values, keys, query, mask):
+        return super().forward(query, mask)
+
+
 # --- wrong ---
 
 
@@ -378,6 +388,10 @@ def mask_after(self, scores, mask):
     return weights if mask is None else weights * mask
 
 
+def times_triangle(self, scores, mask):
+    return (scores * torch.ones_like(scores).tril()).softmax(dim=-1)
+
+
 def hide_by(hidden):
     return lambda self, s, m: s if m is None else hidden(s, m)
 
@@ -404,7 +418,14 @@ def across_batch(self, x, mask=None):
     return Stacked.forward(self, x - x.mean(dim=0), mask)
 
 
+class KeysFirst(ListOfHeads):
+    """Only the names say which matrix is which."""
+
+    names, scale = ("key", "query", "value"), E**-0.5
+
+
 FAULTS = [  # name, the known mistake that is named or None, class
+    ("keys_first", "√embed_dim", KeysFirst),
     wrong("later_only", None, forward=later_only),
     wrong("zeros_leak", "always a causal mask", weigh=zeros_leak),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
@@ -423,6 +444,7 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("minus_three", None, hide=hide_by(lambda s, m: s.masked_fill(~m, -3.0))),
     wrong("zeros_masked", None, hide=hide_by(zeros_shown)),
     wrong("hides_queries", None, hide=hide_by(lambda s, m: s.masked_fill(~m.mT, LOW))),
+    wrong("times_triangle", "scores times mask", weigh=times_triangle),
     wrong("times_mask", "scores times mask", hide=hide_by(lambda s, m: s * m)),
     wrong("changes_input", None, forward=changes_input),
     wrong("by_text", None, forward=by_text),
@@ -455,4 +477,5 @@ RIGHT = [
     WeightsFirst,
     ZeroPadding,
     ExtraKey,
+    NeedsMask,
 ]
