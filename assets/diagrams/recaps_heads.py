@@ -244,7 +244,6 @@ def _joined(ax):
         write(ax, x, 2.16, does, 8)
     arrow(ax, (1.78, middle), (1.94, middle))
     arrow(ax, (2.46, middle), (2.96, middle))
-    write(ax, 1.9, 0.52, "each row still sums to 1", 8)
 
 
 def _parsed(ax):

@@ -214,8 +214,10 @@ def with_weights_of_the_course(made, vocab_size, embed_dim, num_heads, num_layer
             raise ValueError(f"your {name} has the shape {shapes}.")
     model.load_state_dict(weights, strict=False)  # a mask may be a buffer
     logits = model(ids)
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"forward returns {type(logits).__name__}: return the logits.")
     found = {"logits": logits}
-    if isinstance(logits, Tensor) and logits.shape == (*ids.shape, vocab_size):
+    if logits.shape == (*ids.shape, vocab_size):
         loss = (logits * randn(*logits.shape, seed=99, dtype=logits.dtype)).sum()
         parts = dict(model.named_parameters())
         if loss.requires_grad:
