@@ -194,8 +194,9 @@ def row_of(context, path: Path) -> dict:
 
 def best(verdicts: list[tuple[str, tuple[str, str]]]) -> dict[str, tuple[str, str]]:
     """Return the best verdict on each exercise, the last of several."""
-    ranked = sorted(verdicts, key=lambda x: RANKS.index(x[1][0].split(":")[0]))
-    return {name: dict(ranked)[name] for name in EXERCISES if name in dict(ranked)}
+    by_rank = sorted(verdicts, key=lambda x: RANKS.index(x[1][0].split(":")[0]))
+    ranked = dict(by_rank)
+    return {name: ranked[name] for name in EXERCISES if name in ranked}
 
 
 def files(arguments: list[Path]) -> list[Path]:

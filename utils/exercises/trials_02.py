@@ -80,18 +80,12 @@ def whole_layer(dtype):
 
 
 def layer(batch, length, heads, head_dim, features, out, seed, dtype):
-    def weight(rows, columns, at):
-        return randn(rows, columns, seed=seed + at, dtype=dtype) / columns**0.5 * 2
-
     embed = heads * head_dim
-    return {
-        "x": randn(batch, length, features, seed=seed, dtype=dtype),
-        "w_q": weight(embed, features, 10),
-        "w_k": weight(embed, features, 20),
-        "w_v": weight(embed, features, 30),
-        "w_o": weight(out, embed, 40),
-        "num_heads": heads,
-    }
+    of_inputs = dict.fromkeys(("w_q", "w_k", "w_v"), (embed, features))
+    weights = drawn(seed + 10, dtype, **of_inputs, w_o=(out, embed))
+    weights = {name: w / w.shape[1] ** 0.5 * 2 for name, w in weights.items()}
+    x = randn(batch, length, features, seed=seed, dtype=dtype)
+    return {"x": x} | weights | {"num_heads": heads}
 
 
 # --- 2.3: layers that cannot be looked into ---------------------------------------

@@ -11,7 +11,7 @@ from utils.models import CausalLM
 from utils.positions import Rotary
 
 from .catalogue import trials
-from .draws import randn
+from .draws import drawn, randn
 
 
 def self_attention(embed, heads, causal, seed):
@@ -33,23 +33,15 @@ def blocks(dtype):
     # batch, length, width, heads, features inside the MLP
     sizes = [(2, 5, 8, 2, 32), (1, 1, 6, 3, 10), (3, 3, 3, 1, 3), (2, 7, 12, 4, 20)]
     for at, (batch, length, embed, heads, inner) in enumerate(sizes):
-        x, w_1, b_1, w_2, b_2, gains, shifts = (
-            randn(*shape, seed=10 * at + i, dtype=dtype)
-            for i, shape in enumerate(
-                [(batch, length, embed), (inner, embed), (inner,)]
-                + [(embed, inner), (embed,), (2, embed), (2, embed)]
-            )
-        )
-        given = {
-            "x": x,
-            "attend": self_attention(embed, heads, at % 2 == 1, seed=10 * at + 7),
-            "w_1": w_1 / embed**0.5,
-            "b_1": b_1,
-            "w_2": w_2 / inner**0.5,
-            "b_2": b_2,
-            "gains": 1 + gains / 2,
-            "shifts": shifts,
-        }
+        shapes = {"x": (batch, length, embed), "w_1": (inner, embed), "b_1": (inner,)}
+        shapes |= {"w_2": (embed, inner), "b_2": (embed,)}
+        both = 2, embed  # of two norms
+        given = drawn(at, dtype, **shapes, gains=both, shifts=both)
+        given["w_1"] /= embed**0.5
+        given["w_2"] /= inner**0.5
+        given["gains"] = 1 + given["gains"] / 2
+        x, attend = given["x"], self_attention(embed, heads, at % 2 == 1, 10 * at + 7)
+        given = {"x": x, "attend": attend} | given
         yield given
         if at == 0:
             yield given | {"x": x.transpose(0, 1).contiguous().transpose(0, 1)}
