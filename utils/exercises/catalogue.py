@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import torch
@@ -23,41 +24,33 @@ HEADING = re.compile(r"^### Exercise ([\d.]+) · (.*?) *$", re.M)
 SOLUTION = re.compile(
     r"<summary>Solution ([\d.]+)</summary>\s*```python\n(.*?)```", re.S
 )
-ALWAYS = """\
-import math
-import torch
-import torch.nn.functional as F
-from torch import nn
-"""  # what an answer that is run alone may use on every page
+ALWAYS = [  # what an answer that is run alone may use on every page
+    "import math",
+    "import torch",
+    "import torch.nn.functional as F",
+    "from torch import nn",
+]
 SLOW = "transformers", "gguf"  # imports of a page that no answer needs
 RIGHT, PYTHON = "right", "```python"
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A known mistake: its name, why it is wrong, and its forms, a line of edits each.
+    """One form of a known mistake: its name, why it is wrong, and how it is made.
 
-    A table also has edits that change nothing, as the mistake RIGHT, and the Python
-    that bodies share, as the line of PYTHON.
+    form: a line of edits of the solution, or all the code that they make, which is
+    defined beside the names in `space`. A table also has edits that change nothing, as
+    the mistake RIGHT, and the Python that bodies share, as PYTHON.
     """
 
     name: str
     why: str
-    lines: list[str]
-
-
-@dataclass(frozen=True)
-class Form:
-    """One way to make a known mistake: its name, why it is wrong, and the code."""
-
-    name: str
-    why: str
-    code: str
-    space: dict
+    form: str
+    space: dict = field(default_factory=dict)
 
     @cached_property
     def function(self) -> Callable:
-        return defined(self.code, self.space)
+        return defined(self.form, self.space)
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,8 @@ class Exercise:
     """One exercise, as its page, its table and its trials give it.
 
     imports: what its page imports, for answers that are run alone.
-    inputs(dtype): yields the arguments of each trial, as dicts by parameter name.
+    inputs(dtype), or inputs() where nothing depends on a precision: yields the
+        arguments of each trial, as dicts by parameter name.
     gradients: False, True, or "without nan": none may arise on the way either.
     through: through(answer, *arguments) uses an answer that is not simply called, such
         as a class of modules; or None.
@@ -75,40 +69,42 @@ class Exercise:
     title: str
     page: Path
     solution: str
-    imports: str
-    inputs: Callable[[torch.dtype], Iterable[dict]]
+    imports: list[str]
+    inputs: Callable[..., Iterable[dict]]
     gradients: bool | str
     through: Callable | None
     known: list[Mistake]
 
     @cached_property
     def space(self) -> dict:
-        """Return the names that the page's imports give."""
-        return imported(self.imports)
+        """Return the names that the page's imports give, where they are installed."""
+        space = {}
+        for line in self.imports:
+            with suppress(ImportError):
+                exec(line, space)
+        return space
 
     @cached_property
     def reference(self) -> Callable:
         return defined(self.solution, self.space)
 
     @cached_property
-    def forms(self) -> list[Form]:
-        """Return each form of each known mistake, then of each slip."""
-        space, right, found = dict(self.space), {self.solution, *self.right}, []
-        for each in self.known:
-            if each.name == PYTHON:
-                exec(each.lines[0], space)
-            elif each.name != RIGHT:
-                found += [(each, code) for code in edits(self.solution, each)]
-        for slip in slips()["every exercise"]:
-            codes = slipped(self.solution, slip)
-            found += [(slip, code) for code in codes if code not in right]
-        return [Form(each.name, each.why, code, space) for each, code in found]
-
-    @cached_property
     def right(self) -> list[str]:
         """Return the edited solutions that are listed as right."""
         known = [each for each in self.known if each.name == RIGHT]
-        return [code for each in known for code in edits(self.solution, each)]
+        return [each.form for each in made(self.solution, known)]
+
+    @cached_property
+    def forms(self) -> list[Mistake]:
+        """Return the code of each form of each known mistake, then of each slip."""
+        space, right = dict(self.space), {self.solution, *self.right}
+        exec("".join(each.form for each in self.known if each.name == PYTHON), space)
+        known = [each for each in self.known if each.name not in (RIGHT, PYTHON)]
+        found = [*made(self.solution, known)]
+        for slip in slips()["every exercise"]:
+            codes = slipped(self.solution, slip.form)
+            found += [replace(slip, form=code) for code in codes if code not in right]
+        return [replace(each, space=space) for each in found]
 
     @cached_property
     def done(self) -> dict[tuple[Callable, int], dict]:
@@ -117,20 +113,21 @@ class Exercise:
 
     def trials(self) -> list[dict]:
         """Return the arguments of each trial, in single and in double precision."""
+        if not signature(self.inputs).parameters:  # nothing depends on a precision
+            return [*self.inputs()]
         return [t for d in (torch.float32, torch.float64) for t in self.inputs(d)]
 
-    def called(self, answer: Callable) -> Callable:
-        """Return the function that is called with the arguments of a trial."""
-        return partial(self.through, answer) if self.through else answer
+
+INPUTS = {}  # exercise -> what is tried: its inputs, gradients and through
 
 
 def trials(
     name: str, gradients: bool | str = True, through: Callable | None = None
 ) -> Callable:
-    """Mark inputs(dtype) -> dicts of arguments as those of exercise `name`."""
+    """Mark inputs(dtype) or inputs() as those of exercise `name`."""
 
     def mark(inputs: Callable) -> Callable:
-        inputs.trials_of = name, (inputs, gradients, through)
+        INPUTS[name] = inputs, gradients, through
         return inputs
 
     return mark
@@ -138,54 +135,55 @@ def trials(
 
 def exercises() -> dict[str, Exercise]:
     """Return all exercises by number; what a page has lost is left out."""
-    pages, inputs, known = {}, {}, {}
+    pages, known = {}, {}
     for path in sorted(NOTEBOOKS.glob("**/[0-9]*.ipynb")):  # 01-Copy1 before 01
         if ".ipynb_checkpoints" not in path.parts:
             pages |= read_page(path)
     for path in HERE.glob("trials_*.py"):
-        module = import_module(f"{__package__}.{path.stem}")
-        found = [x for x in vars(module).values() if hasattr(x, "trials_of")]
-        inputs |= dict(each.trials_of for each in found)
+        import_module(f"{__package__}.{path.stem}")
     for path in (NOTEBOOKS / "exercises").glob("[0-9]*.txt"):
         known |= table(path)
-    names = sorted(inputs.keys() & pages, key=lambda n: [*map(int, n.split("."))])
-    return {n: Exercise(n, *pages[n], *inputs[n], known.get(n, [])) for n in names}
+    names = sorted(INPUTS.keys() & pages, key=lambda n: [*map(int, n.split("."))])
+    return {n: Exercise(n, *pages[n], *INPUTS[n], known.get(n, [])) for n in names}
 
 
 # --- pages ------------------------------------------------------------------------
 
 
-def read_page(path: Path) -> dict[str, tuple[str, Path, str, str]]:
+def cells_of(path: Path) -> list[tuple[str, str, dict]]:
+    """Return (type, text, metadata) of each cell; ValueError: this is no notebook."""
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        return [
+            (each["cell_type"], "".join(each["source"]), each.get("metadata") or {})
+            for each in cells
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        why = "it is no notebook of format 4; save it in Jupyter"
+        raise ValueError(why) from error
+
+
+def read_page(path: Path) -> dict[str, tuple[str, Path, str, list[str]]]:
     """Return (title, page, solution, imports) of each exercise of a notebook."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
-    except (ValueError, LookupError, TypeError, OSError):
+        cells = cells_of(path)
+    except (ValueError, OSError):
         return {}  # the other pages still work
-    whole = "\n".join(text for text, _ in texts)
+    whole = "\n".join(text for _, text, _ in cells)
     titles, solutions = dict(HEADING.findall(whole)), dict(SOLUTION.findall(whole))
-    found = "\n".join(imports_of(text) for text, kind in texts if kind == "code")
+    found = [x for kind, text, _ in cells if kind == "code" for x in imports_of(text)]
     names = titles.keys() & solutions
     return {n: (titles[n], path, solutions[n], ALWAYS + found) for n in names}
 
 
-def imports_of(text: str) -> str:
+def imports_of(text: str) -> list[str]:
     """Return the import statements of a cell, without those that no answer needs."""
     try:
         body = ast.parse(text).body
     except SyntaxError:  # %magic, or half written
-        return ""
+        return []
     found = [ast.unparse(x) for x in body if isinstance(x, ast.Import | ast.ImportFrom)]
-    return "\n".join(x for x in found if not any(slow in x for slow in SLOW))
-
-
-def imported(imports: str) -> dict:
-    """Return the names that imports give; what is not installed is missing."""
-    space = {}
-    for line in dict.fromkeys(imports.splitlines()):
-        with suppress(ImportError):
-            exec(line, space)
-    return space
+    return [x for x in found if not any(slow in x for slow in SLOW)]
 
 
 def defined(code: str, space: dict) -> Callable:
@@ -199,24 +197,23 @@ def defined(code: str, space: dict) -> Callable:
 
 
 def table(path: Path) -> dict[str, list[Mistake]]:
-    """Return the known mistakes of each exercise in a table."""
+    """Return the known mistakes of each exercise in a table, form by form."""
     found, python = {}, False
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
-            mistakes = found[line[3:].strip()] = []
+            forms = found[line[3:].strip()] = []
         elif line.startswith("```"):
             python = not python
-            mistakes += [Mistake(PYTHON, "", [""])] * python
+            forms += [[PYTHON, "", ""]] * python
         elif python:
-            mistakes[-1].lines[0] += f"{line}\n"
-        elif line.startswith("      "):  # goes on with a body
-            mistakes[-1].lines[-1] += f"\n{line[4:]}"
-        elif line.startswith("    "):
-            mistakes[-1].lines.append(line.strip())
-        elif line.strip() and not line.startswith("#"):
+            forms[-1][-1] += f"{line}\n"
+        elif line[:1] not in ("", " ", "#"):
             name, why = line.split(": ", 1)
-            mistakes.append(Mistake(name, why, []))
-    return found
+        elif line.startswith("      "):  # goes on with a body
+            forms[-1][-1] += f"\n{line[4:]}"
+        elif line.startswith("    "):
+            forms.append([name, why, line.strip()])
+    return {n: [Mistake(*form) for form in forms] for n, forms in found.items()}
 
 
 @cache
@@ -225,15 +222,15 @@ def slips() -> dict[str, list[Mistake]]:
     return table(NOTEBOOKS / "exercises/slips.txt")
 
 
-def edits(solution: str, mistake: Mistake) -> Iterator[str]:
-    """Yield the solution with the edits of each line that fits it.
+def made(solution: str, mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
+    """Yield the code of each mistake whose edits fit the solution.
 
-    All lines fit the solution that the course prints, which a test asserts; on a page
-    that its reader has edited some may not.
+    All fit the solution that the course prints, which a test asserts; on a page that
+    its reader has edited some may not.
     """
-    for line in mistake.lines:
+    for each in mistakes:
         with suppress(ValueError):
-            yield edited(solution, line)
+            yield replace(each, form=edited(solution, each.form))
 
 
 def edited(solution: str, line: str) -> str:
@@ -256,18 +253,18 @@ def old_and_new(edit: str) -> list[str]:
     return [re.sub(r"^`(.*)`$", r"\1", side, flags=re.S) for side in (old, new)]
 
 
-def slipped(solution: str, slip: Mistake) -> Iterator[str]:
+def slipped(solution: str, slip: str) -> Iterator[str]:
     """Yield the solution with a slip at each place where it can be made, and at all.
 
     A comment is no such place.
     """
-    for old, new in map(old_and_new, slip.lines):
-        places = [m.start() for m in re.finditer(re.escape(old), solution)]
-        places = [at for at in places if "#" not in solution[:at].split("\n")[-1]]
-        for at in places:
-            yield solution[:at] + new + solution[at + len(old) :]
-        if len(places) > 1:
-            yield solution.replace(old, new)
+    old, new = old_and_new(slip)
+    places = [m.start() for m in re.finditer(re.escape(old), solution)]
+    places = [at for at in places if "#" not in solution[:at].split("\n")[-1]]
+    for at in places:
+        yield solution[:at] + new + solution[at + len(old) :]
+    if len(places) > 1:
+        yield solution.replace(old, new)
 
 
 # --- numbers ----------------------------------------------------------------------

@@ -43,7 +43,7 @@ def difference(should: dict, did: dict) -> str:
 def meaning(said: str) -> tuple[str, str]:
     """Return (the mistake, what it means) if a difference says it, or empty texts."""
     for each in slips()["what is said"]:
-        if any(re.search(words, said) for words in each.lines):
+        if re.search(each.form, said):
             return each.name, each.why
     return "", ""
 

@@ -10,10 +10,16 @@ def randn(*shape: int, seed: int, dtype=torch.float64) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
+def drawn(seed: int, dtype, **shapes: tuple) -> dict[str, Tensor]:
+    """Return normal random numbers of these shapes, by name."""
+    return {
+        name: randn(*shape, seed=10 * seed + i, dtype=dtype)
+        for i, (name, shape) in enumerate(shapes.items())
+    }
+
+
 def qkv(leading, queries, keys, dim, value_dim, seed, dtype) -> dict[str, Tensor]:
     """Return query, key and value, (*leading, queries or keys, dim or value_dim)."""
-    sizes = {"query": (queries, dim), "key": (keys, dim), "value": (keys, value_dim)}
-    return {
-        name: randn(*leading, *size, seed=10 * seed + i, dtype=dtype)
-        for i, (name, size) in enumerate(sizes.items())
-    }
+    query, key, value = (queries, dim), (keys, dim), (keys, value_dim)
+    shapes = {"query": query, "key": key, "value": value}
+    return drawn(seed, dtype, **{n: (*leading, *x) for n, x in shapes.items()})

@@ -11,6 +11,7 @@ import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 
 import matplotlib.pyplot as plt
@@ -53,7 +54,8 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
     trials, did = exercise.trials(), []
 
     def tried(function: Callable, i: int) -> dict:
-        return run(exercise.called(function), trials[i], exercise.gradients, seed=i)
+        called = partial(exercise.through, function) if exercise.through else function
+        return run(called, trials[i], exercise.gradients, seed=i)
 
     def known(function: Callable, i: int) -> dict:
         """What the reference or a known mistake does: each is tried once."""
@@ -84,7 +86,10 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
         message = f"{claim}\n  {message}"
     if not mistake and len(wrong) < len(did):
         message += f"\n  Right on {len(did) - len(wrong)} of {len(did)} inputs."
-    return Verdict(NOT_YET, message, mistake, _picture(should[first], did[first]))
+    picture = None
+    if said[first].startswith(DIFFER):  # in one tensor
+        picture = _picture(should[first]["returns"], did[first]["returns"])
+    return Verdict(NOT_YET, message, mistake, picture)
 
 
 def is_untouched(function: Callable) -> bool:
@@ -120,9 +125,6 @@ FORMS = {  # name -> (what to say, f(yours, expected): what yours becomes withou
     "right numbers in another shape": (
         "Your numbers are right, and their order, but not their shape.",
         lambda x, y: [x.reshape(y.shape)]),
-    "True and False exchanged": (
-        "True stands where False should.",
-        lambda x, y: [~x] if x.dtype == torch.bool else []),
     "right but for a factor": (
         "Every number is the expected one times the same factor.",
         lambda x, y: [x * ((x * y).sum() / (x * x).sum())] if x.numel() > 1 else []),
@@ -159,20 +161,21 @@ def name_of(
             return name, claim
     if not any(tensors_in(each.get("returns")) for each in should):
         return None, ""  # the answer is a test: the same yes or no proves no mistake
-    votes = {}
+    votes = []  # on how many inputs a form has the output of the answer
     for form in exercise.forms:
         if not _same_output(tried(form.function, wrong[0]), did[wrong[0]]):
             continue  # nearly, but not on the input that is shown
         gave = [tried(form.function, i) for i in wrong]
         if all(difference(should[i], each) for i, each in zip(wrong, gave)):
             agree = sum(_same_output(each, did[i]) for i, each in zip(wrong, gave))
-            votes[form.name] = max((agree, form.why), votes.get(form.name, (0, "")))
-    most = max(votes.values(), default=(0, ""))[0]
-    best = [name for name in votes if votes[name][0] == most]
+            votes.append((agree, form.name, form.why))
+    most = max(votes, default=(0,))[0]
+    best = {name: why for agree, name, why in votes if agree == most}
     if len(best) != 1 or 2 * most < len(wrong):
         return None, ""
+    ((name, why),) = best.items()
     claim = f"On {most} of the {len(wrong)} inputs on which it is wrong, its output is "
-    return best[0], f"{claim}that of a known mistake, {best[0]!r}. {votes[best[0]][1]}"
+    return name, f"{claim}that of a known mistake, {name!r}. {why}"
 
 
 def _becomes(change: Callable, should: dict, did: dict) -> bool:
@@ -185,15 +188,9 @@ def _becomes(change: Callable, should: dict, did: dict) -> bool:
 
 
 def _same_output(one: dict, other: dict) -> bool:
-    """Whether both return the same, NaN left out where half or more are numbers."""
-    if "returns" not in one or "returns" not in other:
-        return False
-    a, b = one["returns"], other["returns"]
-    said = unlike(a, b)
-    if not isinstance(a, Tensor) or (said and not said.startswith(DIFFER)):
-        return not said
-    number = ~(a.isnan() | b.isnan())
-    return bool(2 * number.sum() > a.numel()) and same(a[number], b[number])
+    """Whether both return the same, whatever else they do."""
+    both = "returns" in one and "returns" in other
+    return both and not unlike(one["returns"], other["returns"])
 
 
 # --- words and pictures -----------------------------------------------------------
@@ -234,17 +231,12 @@ def _largest(x: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def _picture(should: dict, did: dict) -> tuple[Tensor, Tensor] | None:
-    """Return expected and yours as matrices: of a stack, the pair that differs most.
-
-    None where something else than values differs.
-    """
-    a, b = should.get("returns"), did.get("returns")
-    if not isinstance(a, Tensor) or not a.dim() or "changes its argument" in did:
+def _picture(expected: Tensor, yours: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return both as matrices, of a stack the pair that differs most; None: numbers."""
+    if not expected.dim():
         return None
-    if not unlike(a, b).startswith(DIFFER):
-        return None
-    a, b = (x.detach().double().reshape(-1, *x[None].shape[-2:]) for x in (a, b))
+    both = expected.detach().double(), yours.detach().double()
+    a, b = (x.reshape(-1, *x[None].shape[-2:]) for x in both)  # (matrices, rows, …)
     worst = (a - b).abs().nan_to_num(1e300).flatten(1).amax(1).argmax()
     return a[worst], b[worst]
 

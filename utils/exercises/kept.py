@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -19,7 +20,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.utils.capture import capture_output
 from platformdirs import user_data_dir
 
-from .catalogue import Exercise, imported, number_of
+from .catalogue import Exercise, number_of
 from .engine import Verdict, grade
 from .running import TooLong, first_line, surroundings, time_limit
 
@@ -57,13 +58,12 @@ def find(exercise: Exercise) -> Path | None:
 
 def number_in(path: Path) -> str:
     """Return today's number of the exercise of which a file of the course is, or ""."""
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            line = file.readline().strip()
-    except OSError:
-        return ""
-    number, _, title = line.removeprefix(MARK).partition(", ")
-    return number_of(number, title) if line.startswith(MARK) else ""
+    with suppress(OSError), path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline().strip()
+        if line.startswith(MARK):
+            number, _, title = line.removeprefix(MARK).partition(", ")
+            return number_of(number, title)
+    return ""
 
 
 def read(exercise: Exercise) -> str:
@@ -71,15 +71,13 @@ def read(exercise: Exercise) -> str:
     path = find(exercise)
     if path is None:
         raise NotKept(f"{exercise.name} is not solved yet")
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        seen = os.fstat(file.fileno())
-        foreign = os.name == "posix" and seen.st_uid != os.getuid()
-        if foreign or (os.name == "posix" and seen.st_mode & 0o022):
-            raise NotKept(
-                f"{path.name} belongs to somebody else, or others may write it, so it "
-                "is not run; read it, and if it is yours: `chmod go-w` it"
-            )
-        return file.read()
+    seen = path.stat()
+    if os.name == "posix" and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):
+        raise NotKept(
+            f"{path.name} belongs to somebody else, or others may write it, so it is "
+            "not run; read it, and if it is yours: `chmod go-w` it"
+        )
+    return path.read_text(encoding="utf-8-sig", errors="replace")
 
 
 def write(exercise: Exercise, cell: str) -> None:
@@ -148,8 +146,8 @@ def run_alone(exercise: Exercise, cell: str) -> dict:
     it may use what other cells define.
     """
     file = f"<your answer {exercise.name}, {hash(cell):x}>"
-    course = f"from {__package__} import answer, check, progress"
-    names = imported(f"{exercise.imports}\n{course}") | KERNEL
+    names = exercise.space | KERNEL
+    exec(f"from {__package__} import answer, check, progress", names)
     # where tracebacks and inspect.getsource look for the lines of a file
     linecache.cache[file] = len(cell), None, cell.splitlines(keepends=True), file
     try:

@@ -230,11 +230,10 @@ def mistakes_of(exercise: str) -> list[KnownMistake]:
     (page,) = catalogue.NOTEBOOKS.glob(f"{lesson}_*.ipynb")
     solution = catalogue.read_page(page)[exercise][2]
     table = catalogue.table(page.parent / f"exercises/{lesson}.txt")[exercise]
-    python = "".join(m.lines[0] for m in table if m.name == catalogue.PYTHON)
+    python = "".join(m.form for m in table if m.name == catalogue.PYTHON)
     special = catalogue.PYTHON, catalogue.RIGHT
+    known = [each for each in table if each.name not in special]
     return [
-        KnownMistake(each.name, each.why, code, python, exercise == "1.3")
-        for each in table
-        if each.name not in special
-        for code in catalogue.edits(solution, each)
+        KnownMistake(each.name, each.why, each.form, python, exercise == "1.3")
+        for each in catalogue.made(solution, known)
     ]

@@ -10,7 +10,6 @@ accidents apart, not attacks.
 
 import argparse
 import ast
-import builtins
 import contextlib
 import csv
 import json
@@ -32,7 +31,7 @@ import torch
 from tqdm import tqdm
 
 from utils.exercises import EXERCISES, kept
-from utils.exercises.catalogue import HEADING, number_of
+from utils.exercises.catalogue import HEADING, cells_of, number_of
 from utils.exercises.engine import NOT_YET, SOLVED, UNTOUCHED
 
 SECONDS = 120.0  # that one submission may take
@@ -42,6 +41,7 @@ NARROW = 48  # of them in the table; the CSV file has all
 STATUS = {UNTOUCHED: "untouched", NOT_YET: "wrong", SOLVED: "solved"}
 # of several answers to an exercise the best one counts; an unmarked one might be right
 RANKS = ["untouched", "wrong", "unmarked", "solved"]
+UNMARKED = "unmarked", "unmarked"
 CLOSED = "socket. subprocess. os.system os.kill os.fork os.exec os.spawn os.posix_spawn"
 
 
@@ -53,8 +53,7 @@ def work(path: Path, folder: str) -> None:
     with open(f"{folder}/said", "w", encoding="utf-8") as file:
         os.mkdir(f"{folder}/here")
         close_off(f"{folder}/here")
-        for verdicts, problem, now in known_of(path):
-            known = {"exercises": best(verdicts), "problem": problem, "now": now}
+        for known in known_of(path):
             print(json.dumps(known), file=file, flush=True)
     os._exit(0)  # whatever threads the submission left behind
 
@@ -88,42 +87,17 @@ def known_of(path: Path) -> Iterator[tuple[list, str | None, str | None]]:
     except ValueError as error:
         yield [], str(error), None
         return
-    course = judges()
-    verdicts = [(name, said("unmarked")) for name, *_ in cells]
+    modules = [m for n, m in sys.modules.items() if n.startswith("utils.exercises")]
+    course = [(vars(each), dict(vars(each))) for each in modules]
+    verdicts = [(name, UNMARKED) for name, *_ in cells]
     for i, (name, *cell) in enumerate(cells):
         yield verdicts, None, name
         verdicts[i] = name, verdict_on(name, *cell)
-        if any(vars(owner).get(key) is not x for owner, key, x in course):
-            unmarked = [(name, said("unmarked")) for name, _ in verdicts]
+        if any(now.get(n) is not x for now, old in course for n, x in old.items()):
+            unmarked = [(name, UNMARKED) for name, _ in verdicts]
             yield unmarked, "it replaces `check`, or what `check` is made of", name
             return
     yield verdicts, None, None
-
-
-def judges() -> list[tuple]:
-    """Return (owner, name, function) of all that a verdict is made of."""
-    modules = [m for n, m in sys.modules.items() if n.startswith("utils.")]
-    classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
-    owners = [*modules, *classes, builtins, torch, torch.Tensor]
-    return [
-        (owner, name, x)
-        for owner in owners
-        for name, x in vars(owner).items()
-        if (callable(x) or type(x) is property)
-        and name != "manual_seed"  # torch.compile wraps it
-    ]
-
-
-def best(verdicts: list[tuple[str, dict]]) -> dict[str, dict]:
-    """Return the best verdict on each exercise, the last of several."""
-    ranked = dict(sorted(verdicts, key=lambda x: RANKS.index(x[1]["status"])))
-    return {name: ranked[name] for name in EXERCISES if name in ranked}
-
-
-def said(status: str, mistake: str | None = None, message: str = "") -> dict:
-    """Return a verdict, whose message has no sign that a terminal would obey."""
-    message = "".join(c if c.isprintable() else " " for c in message[:LONGEST])
-    return {"status": status, "mistake": mistake, "message": message}
 
 
 def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
@@ -133,18 +107,11 @@ def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
     ValueError says why there is no answer.
     """
     found, titles, before = [], {}, []
-    try:
-        cells = json.loads(path.read_bytes())["cells"]
-        texts = [("".join(cell["source"]), cell) for cell in cells]
-    except (ValueError, LookupError, TypeError) as error:
-        why = "it is no notebook of format 4; save it in Jupyter"
-        raise ValueError(why) from error
-    for text, cell in texts:
-        if cell["cell_type"] == "markdown":
+    for kind, text, metadata in cells_of(path):
+        if kind == "markdown":
             titles |= dict(HEADING.findall(text))
-        elif cell["cell_type"] == "code":
-            shown = "shows_broken" in (cell.get("metadata") or {})
-            names = [] if shown else checked_in(text)
+        elif kind == "code":
+            names = [] if "shows_broken" in metadata else checked_in(text)
             names = [number_of(n, titles.get(n, "")) for n in names]
             found += [(n, text, before[:]) for n in names if n in EXERCISES]
             with contextlib.suppress(SyntaxError):
@@ -163,25 +130,27 @@ def checked_in(text: str) -> list[str]:
     return [*dict.fromkeys(names)]
 
 
-def verdict_on(name: str, text: str, before: list[ast.stmt]) -> dict:
-    """Return what is said of the answer to an exercise that a cell holds.
+def verdict_on(name: str, text: str, before: list[ast.stmt]) -> tuple[str, str]:
+    """Return what is said of the answer that a cell holds, and as what it counts.
 
     before: the statements above it, of which it gets those that it cannot do without.
     """
+    status, mistake = "wrong", None
     try:
         _, verdict = kept.load(EXERCISES[name], text)
+        status, mistake = STATUS[verdict.status], verdict.mistake
         why = verdict.message.split("\n")[0]
-        found = said(STATUS[verdict.status], verdict.mistake, why)
     except kept.NotKept as error:
         why = str(error)
-        found = said("wrong", None, why)
     missing = re.search(r"name '(\w+)' is not defined", why)
     for line in map(ast.unparse, reversed(before) if missing else ()):
         table = symtable.symtable(line, "", "exec")
         defined = (x for x in table.get_symbols() if x.is_assigned() or x.is_imported())
         if missing[1] in (x.get_name() for x in defined) and line not in text:
             return verdict_on(name, f"{line}\n{text}", before)
-    return found
+    if status != "wrong":
+        return status, status
+    return f"wrong: {mistake or why[:LONGEST]}", f"wrong: {mistake or 'others'}"
 
 
 # --- in the process that was called -----------------------------------------------
@@ -200,8 +169,7 @@ def mark(submissions: list[Path], jobs: int = 1) -> list[dict]:
 
 def row_of(context, path: Path) -> dict:
     """Mark one submission; return its exercises, a problem or None, and the seconds."""
-    begun = time.monotonic()
-    known = {"exercises": {}, "problem": None, "now": "its first answer"}
+    begun, known = time.monotonic(), ([], None, "its first answer")
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = context.Process(target=work, args=(path.absolute(), folder))
         process.start()
@@ -212,14 +180,23 @@ def row_of(context, path: Path) -> dict:
         with contextlib.suppress(OSError, ValueError):  # a last line that was cut off
             for line in Path(folder, "said").read_text(encoding="utf-8").splitlines():
                 known = json.loads(line)
-    now, code = known.pop("now"), process.exitcode
+    verdicts, problem, now = known
     if now:
+        code = process.exitcode
         how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
-        ended = f"it was stopped after {SECONDS:g} seconds"
-        ended = known["problem"] or (ended if late else f"its process ended: {how}")
-        known["problem"] = f"{ended}, while marking {now}"
+        late = f"it was stopped after {SECONDS:g} seconds" if late else ""
+        ended = problem or late or f"its process ended: {how}"
+        problem = f"{ended}, while marking {now}"
     seconds = round(time.monotonic() - begun, 1)
-    return {"submission": path.as_posix(), **known, "seconds": seconds}
+    row = {"submission": path.as_posix(), "exercises": best(verdicts)}
+    return row | {"seconds": seconds, "problem": problem}
+
+
+def best(verdicts: list[tuple[str, tuple[str, str]]]) -> dict[str, tuple[str, str]]:
+    """Return the best verdict on each exercise, the last of several."""
+    by_rank = sorted(verdicts, key=lambda x: RANKS.index(x[1][0].split(":")[0]))
+    ranked = dict(by_rank)
+    return {name: ranked[name] for name in EXERCISES if name in ranked}
 
 
 def files(arguments: list[Path]) -> list[Path]:
@@ -289,7 +266,7 @@ def write(path: Path, columns: list[str], old: list[dict], rows: list[dict]) -> 
     lines = {line["submission"]: line for line in old}
     for row in rows:
         line = lines.get(row["submission"], {}) | dict.fromkeys(EXERCISES, "") | row
-        verdicts = {n: words(v) for n, v in row["exercises"].items()}
+        verdicts = {n: said for n, (said, _) in row["exercises"].items()}
         solved = [*verdicts.values()].count("solved")
         lines[row["submission"]] = line | verdicts | {"solved": solved}
     columns = [*dict.fromkeys([*columns, *ours])]
@@ -299,22 +276,17 @@ def write(path: Path, columns: list[str], old: list[dict], rows: list[dict]) -> 
         writer.writerows(lines.values())
 
 
-def words(verdict: dict) -> str:
-    """Return the verdict on an exercise in a few words."""
-    why = verdict["mistake"] or verdict["message"]
-    return f"wrong: {why}" if verdict["status"] == "wrong" else verdict["status"]
-
-
 def table(rows: list[dict]) -> str:
     """Return a line for each submission, and one for each exercise, with its counts."""
     lines, width = [], max(len(row["submission"]) for row in rows)
     for row in rows:
-        said = [f"{n} {words(v)[:NARROW]:10}" for n, v in row["exercises"].items()]
+        said = [f"{n} {v[:NARROW]:10}" for n, (v, _) in row["exercises"].items()]
         said = "  ".join([*said, row["problem"] or ""]).rstrip()
         lines.append(f"{row['submission']:{width}} {row['seconds']:6.1f} s  {said}")
     for name in EXERCISES:
-        verdicts = [row["exercises"][name] for row in rows if name in row["exercises"]]
-        counts = Counter(words(each | {"message": "others"}) for each in verdicts)
+        counts = Counter(
+            row["exercises"][name][1] for row in rows if name in row["exercises"]
+        )
         said = ", ".join(f"{n} {what}" for what, n in counts.most_common())
         lines += [f"{name}: {said}."] if said else []
     return "\n".join(lines)

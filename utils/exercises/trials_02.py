@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from .catalogue import trials
-from .draws import randn
+from .draws import drawn, randn
+from .trials_12 import CUT, GLUED, made
 
 # --- 2.1: functions of (batch * num_heads, length, head_dim) ----------------------
 
@@ -79,72 +80,33 @@ def whole_layer(dtype):
 
 
 def layer(batch, length, heads, head_dim, features, out, seed, dtype):
-    def weight(rows, columns, at):
-        return randn(rows, columns, seed=seed + at, dtype=dtype) / columns**0.5 * 2
-
     embed = heads * head_dim
-    return {
-        "x": randn(batch, length, features, seed=seed, dtype=dtype),
-        "w_q": weight(embed, features, 10),
-        "w_k": weight(embed, features, 20),
-        "w_v": weight(embed, features, 30),
-        "w_o": weight(out, embed, 40),
-        "num_heads": heads,
-    }
+    of_inputs = dict.fromkeys(("w_q", "w_k", "w_v"), (embed, features))
+    weights = drawn(seed + 10, dtype, **of_inputs, w_o=(out, embed))
+    weights = {name: w / w.shape[1] ** 0.5 * 2 for name, w in weights.items()}
+    x = randn(batch, length, features, seed=seed, dtype=dtype)
+    return {"x": x} | weights | {"num_heads": heads}
 
 
-# --- 2.3: layers that cannot be looked into, with four heads of six features ------
+# --- 2.3: layers that cannot be looked into ---------------------------------------
 
-
-class Layer:
-    """A function layer(x); split, merge: whether they move the axes, as they should."""
-
-    def __init__(self, name, split, merge, seed=0, sharp=1.0, size=1.0, exact=False):
-        self.__name__, self.split, self.merge, self.exact = name, split, merge, exact
-        w_q, w_k, w_v, w_o = randn(4, 24, 24, seed=seed) / 24**0.5
-        self.weights = w_q * sharp, w_k, w_v, w_o * size
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.dim() != 3 or x.shape[-1] != 24:
-            raise ValueError(f"x has shape {tuple(x.shape)}; give (batch, length, 24).")
-        given = x if x.is_floating_point() else x.float()
-        x = given.double() if self.exact else given
-        w_q, w_k, w_v, w_o = (weight.to(x.dtype) for weight in self.weights)
-        q, k, v = (self.heads(x @ weight.mT) for weight in (w_q, w_k, w_v))
-        found = (q @ k.mT / 6**0.5).softmax(dim=-1) @ v
-        found = found.transpose(1, 2) if self.merge else found
-        return (found.reshape(x.shape) @ w_o.mT).to(given.dtype)
-
-    def heads(self, x: Tensor) -> Tensor:
-        if self.split:
-            return x.unflatten(-1, (4, 6)).transpose(1, 2)
-        return x.reshape(len(x), 4, x.shape[1], 6)
-
-
-KINDS = {
-    "a right layer": (True, True),
-    "a layer with the split wrong": (False, True),
-    "a layer with the merge wrong": (True, False),
-    "a layer with both wrong": (False, False),
-}
-SMALL = [(0, 1.0, 0.02), (400, 1.0, 0.02), (401, 0.5, 0.02), (402, 1.0, 0.02)]
-LAYERS = [
-    Layer(name, *kind, seed, sharp, size)
-    for seed, sharp, size in (*SMALL[:1], (100, 0.5, 1.0), (200, 3.0, 1.0), *SMALL[1:])
-    for name, kind in KINDS.items()
+KINDS = [  # with rounding errors near 1e-7
+    made("a right layer", as_given=True),
+    made("a layer with the split wrong", as_given=True, **CUT),
+    made("a layer with the merge wrong", as_given=True, **GLUED),
+    made("a layer with both wrong", as_given=True, **CUT, **GLUED),
 ]
-# rounding errors near 1e-7
-LAYERS += [
-    Layer("a right layer with larger outputs", True, True, seed, 1.0, 4.0)
-    for seed in (500, 501, 502)
-]
-# the only one that torch.equal may accept
-LAYERS += [Layer("a right layer without rounding errors", True, True, 300, exact=True)]
+LARGER = made("a right layer with larger outputs", as_given=True)
+EXACT = made("a right layer without rounding errors")  # torch.equal may accept it alone
 
 
 @trials("2.3", gradients=False)
-def layers(dtype):
-    for layer in LAYERS if dtype == torch.float32 else ():
+def layers():
+    # seed, size of the outputs, sharpness of the weights
+    options = [(0, 0.02, 1.0), (100, 1.0, 0.5), (200, 1.0, 3.0)]
+    options += [(400, 0.02, 1.0), (401, 0.02, 0.5), (402, 0.02, 1.0)]
+    found = [kind(*each) for each in options for kind in KINDS]
+    for layer in (*found, *(LARGER(seed, 4.0) for seed in (500, 501, 502)), EXACT(300)):
         yield {"layer": layer}
 
 
@@ -157,20 +119,13 @@ def parameters(dtype):
     orders += [(1, [2, 3, 1, 0]), (4, [0])]
     for seed, (dim, order) in enumerate(orders):
         embed = dim * len(order)
-        yield {
-            "w_in": randn(3, embed, embed, seed=seed, dtype=dtype),
-            "b_in": randn(3, embed, seed=seed + 10, dtype=dtype),
-            "w_out": randn(embed, embed, seed=seed + 20, dtype=dtype),
-            "b_out": randn(embed, seed=seed + 30, dtype=dtype),
-            "order": order,
-        }
-    yield {
-        "w_in": randn(6, 3, 6, seed=40, dtype=dtype).transpose(0, 1),  # strided
-        "b_in": randn(3, 6, seed=41, dtype=dtype),
-        "w_out": randn(6, 6, seed=43, dtype=dtype).mT,
-        "b_out": randn(6, seed=42, dtype=dtype),
-        "order": [1, 2, 0],
-    }
+        shapes = {"w_in": (3, embed, embed), "b_in": (3, embed)}
+        shapes |= {"w_out": (embed, embed), "b_out": (embed,)}
+        trial = drawn(seed, dtype, **shapes) | {"order": order}
+        yield trial
+        if seed == 0:
+            strided = trial["w_in"].transpose(0, 1).contiguous().transpose(0, 1)
+            yield trial | {"w_in": strided, "w_out": trial["w_out"].mT}
 
 
 @trials("2.5", gradients=False)

@@ -7,7 +7,7 @@ from utils.attention import causal_mask
 from utils.data import repeated_tokens
 
 from .catalogue import trials
-from .draws import randn
+from .draws import drawn, randn
 
 # --- 8.1 --------------------------------------------------------------------------
 
@@ -96,14 +96,10 @@ def circuits(dtype):
     for seed, (count, heads, head_dim, vocab) in enumerate(sizes):
         features = heads * head_dim
         size = features if seed < 5 else 9  # embed_dim
-        yield {
-            "x": randn(count, size, seed=seed, dtype=dtype),
-            "value_weight": randn(features, size, seed=seed + 10, dtype=dtype),
-            "out_weight": randn(size, features, seed=seed + 20, dtype=dtype),
-            "unembed": randn(vocab, size, seed=seed + 30, dtype=dtype),
-            "head": (seed + 1) % heads,
-            "head_dim": head_dim,
-        }
+        shapes = {"x": (count, size), "value_weight": (features, size)}
+        shapes |= {"out_weight": (size, features), "unembed": (vocab, size)}
+        one = {"head": (seed + 1) % heads, "head_dim": head_dim}
+        yield drawn(seed, dtype, **shapes) | one
 
 
 # --- 8.4 and 8.5: two heads by hand, on texts whose tokens are one-hot ------------
@@ -154,13 +150,13 @@ def one_hot_texts(second):
 
 
 @trials("8.4", gradients=False)
-def first_head(dtype):
-    yield from one_hot_texts(second=False) if dtype == torch.float32 else ()
+def first_head():
+    yield from one_hot_texts(second=False)
 
 
 @trials("8.5", gradients=False)
-def second_head(dtype):
-    yield from one_hot_texts(second=True) if dtype == torch.float32 else ()
+def second_head():
+    yield from one_hot_texts(second=True)
 
 
 # --- 8.6: heads, which return weights (length, length) of ids (length,) -----------
@@ -263,9 +259,6 @@ HEADS = {
     "a head that attends to the nearest copy": lambda ids: on(
         matches(ids) & (matches(ids).flip(-1).cumsum(-1).flip(-1) == 1)
     ),
-    "a head that attends to the first copy": lambda ids: on(
-        matches(ids) & (matches(ids).cumsum(-1) == 1)
-    ),
     "a head that rests on the first token": lambda ids: on(
         matches(ids), first_token(ids).bool()
     ),
@@ -284,7 +277,6 @@ HEADS = {
     "a head that looks for its token + 1": lambda ids: on(ids[:, None] + 1 == ids),
     "a previous-token head": back(1),
     "a duplicate-token head": lambda ids: on(same(ids)),
-    "a head that is one token late": lambda ids: on(F.pad(matches(ids), (1, -1))),
     "a head that attends to the first token": first_token,
     "a head that attends evenly": evenly,
     "a head with 0.3 on the copies": mixture(0.3, evenly),
@@ -313,6 +305,6 @@ class Head:
 
 
 @trials("8.6", gradients=False)
-def heads(dtype):
-    for name, head in HEADS.items() if dtype == torch.float32 else ():
+def heads():
+    for name, head in HEADS.items():
         yield {"head": Head(name, head)}

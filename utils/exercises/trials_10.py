@@ -66,11 +66,11 @@ def state(scores, values):
 
 
 @trials("10.4", gradients=False)
-def windows(dtype):
+def windows():
     sizes = [(5, 5, 2), (6, 6, 3), (3, 8, 4), (1, 9, 3), (7, 7, 1), (4, 4, 9)]
     sizes += [(2, 6, 5), (8, 8, 4)]
     sizes += [(5, 5, 3), (5, 8, 2)]  # two of three numbers were seen before
-    for queries, keys, window in sizes if dtype == torch.float32 else ():
+    for queries, keys, window in sizes:
         yield {"queries": queries, "keys": keys, "window": window}
 
 
@@ -103,15 +103,14 @@ def small_model(vocab_size, seed):
 
 
 @trials("10.1", gradients=False, through=counted)
-def prompts(dtype):
+def prompts():
     # vocabulary, texts, length of the prompt, steps, temperature
     sizes = [(11, 1, 4, 8, 0.0), (9, 1, 6, 9, 0.7), (13, 3, 5, 10, 0.0)]
     sizes += [(7, 2, 5, 9, 1.5), (12, 1, 1, 6, 0.0), (8, 4, 3, 6, 1.0)]
     sizes += [(10, 2, 7, 1, 0.5), (10, 1, 3, 12, 3.0), (6, 2, 3, 0, 0.0)]
     # long and broad: another temperature would draw other tokens
     sizes += [(40, 4, 3, 30, 0.3), (40, 4, 3, 30, 3.0)]
-    # whole numbers are written: nothing depends on a precision
-    for seed, given in enumerate(sizes) if dtype == torch.float32 else ():
+    for seed, given in enumerate(sizes):
         vocab_size, texts, length, steps, temperature = given
         generator = torch.Generator().manual_seed(seed)
         ids = torch.randint(vocab_size, (texts, length), generator=generator)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from utils.exercises.catalogue import Exercise, Mistake
 
-IMPORTS = "import math\nimport torch\nimport torch.nn.functional as F"
-IMPORTS += "\nfrom torch import tensor as T"
+IMPORTS = ["import math", "import torch", "import torch.nn.functional as F"]
+IMPORTS += ["from torch import tensor as T"]
 
 
 class Notebook:
@@ -15,7 +15,7 @@ class Notebook:
 
     def __init__(self):
         self.names = {"__name__": "__main__"}
-        self.run(IMPORTS)
+        self.run("\n".join(IMPORTS))
         self.run("from utils.exercises import answer, check, forget, progress")
 
     def run(self, cell: str) -> "Notebook":
@@ -40,7 +40,7 @@ def made_up(body: str, *trials, wrong=(), gradients=True) -> Exercise:
     inputs = trials[0] if callable(trials[0]) else lambda dtype: trials
     arguments = ", ".join(next(iter(inputs(None))))
     body = textwrap.indent(body, "    ")
-    known = [Mistake(n, f"Why {n}.", [f"* → {x}"]) for n, x in dict(wrong).items()]
+    known = [Mistake(n, f"Why {n}.", f"* → {x}") for n, x in dict(wrong).items()]
     return Exercise(
         "0.0", "Made up", Path(), f"def solution({arguments}):\n{body}\n", IMPORTS,
         inputs, gradients, None, known,

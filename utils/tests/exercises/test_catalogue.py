@@ -2,6 +2,8 @@
 
 import ast
 import json
+import re
+from itertools import groupby
 
 import pytest
 
@@ -18,8 +20,8 @@ TABLES = sorted((NOTEBOOKS / "exercises").glob("[0-9]*.txt"))
 def test_every_line_of_the_table_fits_the_printed_solution(exercise):
     """`edited` says which edit stands how often, in which line of which table."""
     for mistake in exercise.known:
-        for line in mistake.lines if mistake.name != PYTHON else ():
-            ast.parse(edited(exercise.solution, line))
+        if mistake.name != PYTHON:
+            ast.parse(edited(exercise.solution, mistake.form))
 
 
 @ALL
@@ -41,17 +43,19 @@ def test_every_form_is_refused_by_name_and_no_slip_passes(exercise):
         named = verdict.mistake == form.name or form.name not in listed
         if verdict.solved or not named:
             said = "accepted" if verdict.solved else verdict.mistake
-            problems.append(f"{form.name!r}: {said!r}\n{form.code}")
+            problems.append(f"{form.name!r}: {said!r}\n{form.form}")
     assert not problems, "\n".join(problems)
 
 
 def test_tables_name_exercises_and_each_mistake_has_forms():
-    apart = RIGHT, PYTHON
     for path in TABLES:
+        text = re.sub("^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+        for name in re.findall(r"^([^#\s].*\n)(?! {4,5}\S)", text, re.M):
+            pytest.fail(f"{path.name}: no form of {name}")
         for name, mistakes in table(path).items():
             assert name in EXERCISES, (path.name, name)
-            assert all(each.lines for each in mistakes), name
-            names = [each.name for each in mistakes if each.name not in apart]
+            names = [name for name, _ in groupby(each.name for each in mistakes)]
+            names = [each for each in names if each not in (RIGHT, PYTHON)]
             assert len(set(names)) == len(names), name
 
 

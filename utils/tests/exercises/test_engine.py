@@ -168,7 +168,6 @@ NAMES = [  # exercise, answer, its name, what else is said
     (S, "return x >= 0 and x < 2", "many truths where one is needed", "(a >= 0)"),
     (S, "return x.mT.view(len(x), -1)", "view of transposed memory", "reshape co"),
     (S, "return ~x", "a mask of numbers", "dtype=torch.bool"),
-    (made_up("return x > 0", X), "return x <= 0", "True and False exchanged", "stands"),
     # what cannot be claimed is not named
     (S, "return x * math.nan", None, "are NaN"), (S, "return x[:0]", None, ""),
     (S, "return x.sigmoid() + 1", None, ""),

@@ -179,9 +179,8 @@ def course(tmp_path, monkeypatch):
 
 
 def row_of(submission: str) -> dict:
-    solved = {"status": "solved", "mistake": None, "message": ""}
-    wrong = solved | {"status": "wrong", "message": "its message"}
-    row = {"submission": submission, "exercises": {"1.4": solved, "1.5": wrong}}
+    verdicts = {"1.4": ("solved",) * 2, "1.5": ("wrong: its message", "wrong: others")}
+    row = {"submission": submission, "exercises": verdicts}
     return row | {"seconds": 1.6, "problem": None}
 
 
