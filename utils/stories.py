@@ -10,7 +10,6 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -165,10 +164,11 @@ def surprise(text: str) -> float:
     It counts all ways to write it. The sum over many stories, divided by the number of
     their tokens, is the lowest loss that any model can reach on them, in the mean.
     """
-    event, said = next(_sentences(text), (None, {}))
-    if event != "start" or said["b"] not in SECOND:
+    said = next(filter(None, (start.match(text) for start in STARTED)), None)
+    if not said or said["b"] not in SECOND:
         return math.inf
-    story = _started(said)
+    who = {said["a"]: said["who"], said["b"]: said["other"]}
+    story = Story(who, said["thing"])
     told = story.tell("start", *story.who, None)
     rests = [text[len(x) + 1 :] for x in told if text.startswith(f"{x} ")]
     p = sum(_probability(story, rest) for rest in rests) / len(told) / STARTS
@@ -178,28 +178,6 @@ def surprise(text: str) -> float:
 def is_right(text: str) -> bool:
     """Return whether the grammar can write this story: no error, from start to end."""
     return surprise(text) < math.inf
-
-
-def check_story(text: str) -> dict[str, tuple[int, int]]:
-    """Return {kind of statement: (how many are right, how many there are)}.
-
-    "form": is it a sentence of the grammar, in its place? "name", "pronoun": does it
-    name the children rightly? "colour", "thing": of what there was. "owner", "place":
-    are thing and children where this can happen? "end": who has the thing at last?
-    """
-    counts: dict[str, tuple[int, int]] = {}
-    story, ended = None, False
-    for event, said in _sentences(text):
-        found = [("form", False)]
-        if event == "start" and story is None and said["a"] != said["b"]:
-            story = _started(said)
-            found = [("form", True), ("pronoun", said["She"] == WHO[said["who"]][0])]
-        elif event not in (None, "start") and story is not None and not ended:
-            found, ended = [("form", True), *_judge(story, event, said)], event in ENDS
-        for kind, right in found:
-            r, n = counts.get(kind, (0, 0))
-            counts[kind] = (r + right, n + 1)
-    return counts
 
 
 def encode(texts: list[str]) -> Tensor:
@@ -266,54 +244,6 @@ def _probability(story: Story, rest: str) -> float:
     return total
 
 
-def _started(said: dict[str, str]) -> Story:
-    """Return the story that begins with what a start says."""
-    return Story({said["a"]: said["who"], said["b"]: said["other"]}, said["thing"])
-
-
-def _sentences(text: str) -> Iterator[tuple[str | None, dict]]:
-    """Yield (event, what stands in its braces) of each sentence, or (None, {})."""
-    rest = text.strip()
-    while rest:
-        tried = ((event, pattern.match(rest)) for event, pattern in PATTERNS)
-        event, match = next((x for x in tried if x[1]), (None, None))
-        match = match or re.match(r"[^.!?]*[.!?]*\W*", rest)  # the next sentence
-        rest = rest[match.end() :].lstrip()
-        yield event, match.groupdict()
-
-
-def _judge(story: Story, event: str, said: dict[str, str]) -> list[tuple[str, bool]]:
-    """Return (kind of statement, is it right?) of a sentence; then it has happened."""
-    found, place, at = [], said.get("place"), story.at
-    if "thing" in said:
-        same = map(str.__eq__, said["thing"].split(), story.thing.split())
-        found += zip(("colour", "thing"), same)
-    if event in ENDS:
-        return [*found, ("end", place == story.keeper)]
-    pronoun = said["A"] in ("She", "He")
-    doer = story.last if pronoun else said["A"]
-    known = doer in story.who
-    right = known and (not pronoun or said["A"] == WHO[story.who[doer]][0])
-    found.append(("pronoun" if pronoun else "name", right))
-    if not known:
-        return found
-    (other,) = story.who.keys() - {doer}
-    if "b" in said:
-        found.append(("name", said["b"] == other))
-    for word in said.keys() & {"She", "her"}:
-        found.append(("pronoun", said[word] in WHO[story.who[doer]]))
-    keeper = {"ask": other, "find": place, "open": place}.get(event, doer)
-    if event not in ("go", "come"):
-        found.append(("owner", keeper == story.keeper))
-    meet = at[doer] == at[other]
-    where = {"go": at[doer] not in PLACES, "open": at.get(place) == at[doer]}
-    where |= {"come": place == at[other] and not meet, "hide": at[doer] in PLACES}
-    where |= dict.fromkeys(("lose", "find"), place == at[doer])
-    found.append(("place", where.get(event, meet)))  # give, ask, play: do they meet?
-    story.happen(event, doer, other, place)
-    return found
-
-
 def _pattern(wording: str) -> re.Pattern:
     """Return a regular expression for a wording, with any of its words in braces."""
     seen = set()
@@ -340,6 +270,6 @@ def _tokens() -> set[str]:
     return found
 
 
-PATTERNS = [(event, _pattern(x)) for event, xs in WORDINGS.items() for x in xs]
+STARTED = [_pattern(x) for x in WORDINGS["start"]]
 VOCAB = ["", *sorted(_tokens())]  # id 0 is no token
 NUMBER = {token: i for i, token in enumerate(VOCAB)}

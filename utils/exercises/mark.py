@@ -150,7 +150,8 @@ def verdict_on(name: str, text: str, before: list[ast.stmt]) -> tuple[str, str]:
             return verdict_on(name, f"{line}\n{text}", before)
     if status != "wrong":
         return status, status
-    return f"wrong: {mistake or why[:LONGEST]}", f"wrong: {mistake or 'others'}"
+    why = "".join(c if c.isprintable() else " " for c in why[:LONGEST])
+    return f"wrong: {mistake or why}", f"wrong: {mistake or 'others'}"
 
 
 # --- in the process that was called -----------------------------------------------

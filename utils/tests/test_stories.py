@@ -10,7 +10,6 @@ from utils.data import SPLIT
 from utils.stories import (
     VOCAB,
     Story,
-    check_story,
     decode,
     encode,
     is_right,
@@ -59,45 +58,38 @@ def test_the_surprise_is_the_product_of_the_choices():
 def test_stories_are_right_and_none_is_written_twice():
     assert len(set(STORIES)) == 200 and write_stories(200, seed=7) == STORIES
     assert all(map(is_right, STORIES))
-    found = [pair for text in STORIES for pair in check_story(text).values()]
-    assert all(right == count for right, count in found)
 
 
 @pytest.mark.parametrize(
-    "old, new, kind",
+    "old, new",
     [
-        ("hid the red", "hid the blue", "colour"),
-        ("hid the red kite", "hid the red ball", "thing"),
-        ("She went", "He went", "pronoun"),
-        ("He hid", "She hid", "pronoun"),
-        ("Kim looked", "Max looked", "name"),
-        ("came to the yard, too", "followed Max to the yard", "name"),
-        ("Lou came to the yard", "Lou came to the barn", "place"),
-        ("She went to the yard. Lou came to the yard, too. ", "", "place"),
-        ("Kim gave the red kite to Lou.", "Lou gave the red kite to Kim.", "owner"),
-        ("looked in the bag", "looked in the box", "owner"),
-        ("At night, Kim", "At night, Lou", "end"),
-        ("Kim gave the", "Kim the gave", "form"),
-        ("At night", "There was a cat. At night", "form"),
-        ("There was a girl named Kim.", "", "form"),
+        ("hid the red", "hid the blue"),
+        ("hid the red kite", "hid the red ball"),
+        ("She went", "He went"),
+        ("He hid", "She hid"),
+        ("Kim looked", "Max looked"),
+        ("came to the yard, too", "followed Max to the yard"),
+        ("Lou came to the yard", "Lou came to the barn"),
+        ("She went to the yard. Lou came to the yard, too. ", ""),
+        ("Kim gave the red kite to Lou.", "Lou gave the red kite to Kim."),
+        ("looked in the bag", "looked in the box"),
+        ("At night, Kim", "At night, Lou"),
+        ("Kim gave the", "Kim the gave"),
+        ("At night", "There was a cat. At night"),
+        ("There was a girl named Kim.", ""),
     ],
 )
-def test_an_error_is_found_and_has_its_kind(old, new, kind):
+def test_an_error_is_found(old, new):
     wrong = TOLD.replace(old, new, 1)
     assert wrong != TOLD and is_right(TOLD) and not is_right(wrong)
-    right, count = check_story(wrong)[kind]
-    assert right < count
 
 
 @pytest.mark.parametrize("text", ["", "Kim", "At night, Kim had the red kite.", "\n."])
 def test_what_is_no_story_is_not_right(text):
     assert not is_right(text)
-    right, count = check_story(text).get("form", (0, 0))
-    assert right == 0 and (count > 0 or not text)
 
 
-def test_what_is_told_after_the_end_has_no_form():
-    assert check_story(f"{TOLD} {TOLD}")["form"][0] == 7
+def test_nothing_is_told_after_the_end():
     assert not is_right(f"{TOLD} {TOLD}") and not is_right(TOLD[:-1])
 
 
