@@ -3,6 +3,7 @@
 What their scripts do is tested in test_study_scripts.
 """
 
+import copy
 import json
 import subprocess
 import sys
@@ -142,12 +143,18 @@ REPEATED = [
 loaded = cache(load_smollm2)  # once for all studies: it takes five seconds
 
 
+def copied():
+    """Return SmolLM2 and its tokenizer; a study may take parts of the model away."""
+    model, tokenizer = loaded()
+    return copy.deepcopy(model), tokenizer
+
+
 @pytest.mark.parametrize("name", REPEATED)
 def test_one_run_again_is_as_stored(name, capsys, monkeypatch):
     if name in WITH_SMOLLM2:
         need_smollm2()
     for module, _ in map(study_of, WITH_SMOLLM2):
-        monkeypatch.setattr(module, "load_smollm2", loaded, raising=False)
+        monkeypatch.setattr(module, "load_smollm2", copied, raising=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the command does
     try:
