@@ -47,7 +47,7 @@ def loaded(source):
     with pytest.MonkeyPatch.context() as patch, silent[0], silent[1]:
         for module, name in doors:
             patch.setattr(module, name, refused(calls))
-        keep = lambda file: kept.append(read(file)) or kept[0]  # noqa: E731
+        keep = lambda data: kept.append(read(data)) or kept[0]  # noqa: E731
         patch.setattr(pretrained, "read_gguf", keep)
         found = LOADERS[source]()
     assert calls == [] and said.getvalue() == ""
