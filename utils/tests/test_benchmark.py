@@ -27,10 +27,11 @@ def test_the_ratio_is_the_median_of_each_round_against_the_first(monkeypatch):
         return function
 
     before, leaf = torch.get_num_threads(), torch.ones(2, requires_grad=True)
-    for threads in (1, 2):  # compared, and then untimed, timed, untimed, …
+    for threads, options in ((1, {"threads": 1}), (2, {})):
+        # compared, and then untimed, timed, untimed, …
         functions = {"first": taking("first", 50, *[70, 1, 70, 10, 70, 2])}
         functions["other"] = taking("other", 50, *[70, 3, 70, 90, 70, 8])
-        found = time_ratios(functions, (leaf,), rounds=3, threads=threads)
+        found = time_ratios(functions, (leaf,), rounds=3, **options)
         assert found == {"first": 1.0, "other": 4.0}  # of 3, 9 and 4
         assert {*seen} == {(False, threads)} and torch.get_num_threads() == before
         seen.clear()
