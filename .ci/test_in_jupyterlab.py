@@ -52,7 +52,7 @@ def has_viewer(book):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The address of the notebooks, on a server whose files are all in one folder."""
+    """The address of JupyterLab, on a server whose files are all in one folder."""
     folder = tmp_path_factory.mktemp("lab")
     for name, values in SETTINGS.items():
         file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -81,7 +81,7 @@ def lab(tmp_path_factory):
         else:
             pytest.fail(f"JupyterLab does not answer:\n{(folder / 'log').read_text()}")
         token = env["JUPYTER_TOKEN"]
-        yield f"http://127.0.0.1:{port}/doc/tree/{{}}?token={token}"
+        yield f"http://127.0.0.1:{port}/lab?token={token}"
     finally:
         server.terminate()  # which ends its kernels, too
         try:
@@ -100,7 +100,16 @@ def listens(port):
 NOTEBOOK = (
     "const panel = jupyterapp.shell.currentWidget, cells = panel.content.widgets;"
 )
-READY = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.isReady"
+LOADED = "() => window.jupyterapp?.restored.then(() => true)"
+SHOW = "path => { jupyterapp.commands.execute('docmanager:open', { path }); }"
+READY = """path => {
+    const { shell } = jupyterapp, all = [...shell.widgets("main")];
+    const panel = all.find(each => each.context?.path === path);
+    if (!panel?.sessionContext.isReady) return false;
+    shell.activateById(panel.id);  // the launcher may have come in front of it
+    return shell.currentWidget === panel;
+}"""
+CLOSE = "() => jupyterapp.shell.currentWidget.dispose()"
 SHOWN = f"""() => {{ {NOTEBOOK}
     const texts = cells.filter(({{ model }}) => model.type === "markdown");
     return texts.every(({{ node }}) =>
@@ -136,15 +145,13 @@ class Notebook:
     """What a learner does with a notebook on a page, and what the page then shows."""
 
     def __init__(self, page):
-        self.page, self.noticed = page, []
-        page.route(lambda url: not url.startswith("http://127.0.0.1:"), self.refuse)
-        page.on("pageerror", lambda error: self.noticed.append(f"error {error}"))
+        self.page = page
 
-    def refuse(self, route):
-        """Note and stop what would leave the machine."""
-        if route.request.url != BADGE:
-            self.noticed.append(f"request {route.request.url}")
-        route.abort()
+    def close(self):
+        """Stop the kernel, and leave the page as it was."""
+        self.execute("notebook:shutdown-kernel")
+        self.page.evaluate(CLOSE)
+        self.page.noticed.clear()
 
     def code(self):
         return self.page.evaluate(CODE)
@@ -179,24 +186,42 @@ class Notebook:
         return "".join(house.text(output.get("text")) for output in outputs)
 
 
+@pytest.fixture(scope="module")
+def page(lab, browser):  # noqa: F811
+    """JupyterLab in the browser; to load it once a notebook takes seconds each."""
+    context = browser.new_context(viewport={"width": 1200, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(OPEN * 1000)
+    page.noticed = []
+    page.on("pageerror", lambda error: page.noticed.append(f"error {error}"))
+
+    def refuse(route):
+        """Note and stop what would leave the machine."""
+        if route.request.url != BADGE:
+            page.noticed.append(f"request {route.request.url}")
+        route.abort()
+
+    page.route(lambda url: not url.startswith("http://127.0.0.1:"), refuse)
+    page.goto(lab)
+    page.wait_for_function(LOADED, polling=POLL)
+    yield page
+    context.close()
+
+
 @pytest.fixture
-def opened(lab, browser):  # noqa: F811
+def opened(page):
     """Opens a notebook in JupyterLab, not yet run."""
 
     @contextmanager
     def open_notebook(path):
-        context = browser.new_context(viewport={"width": 1200, "height": 1000})
-        page = context.new_page()
-        page.set_default_timeout(OPEN * 1000)
-        notebook = Notebook(page)
+        notebook, name = Notebook(page), path.relative_to(house.ROOT).as_posix()
+        page.evaluate(SHOW, name)
         try:
-            page.goto(lab.format(path.relative_to(house.ROOT).as_posix()))
-            for state in (READY, SHOWN):
-                page.wait_for_function(state, polling=POLL)
+            page.wait_for_function(READY, arg=name, polling=POLL)
+            page.wait_for_function(SHOWN, polling=POLL)
             yield notebook
-            notebook.execute("notebook:shutdown-kernel")
         finally:
-            context.close()
+            notebook.close()
 
     return open_notebook
 
@@ -222,7 +247,7 @@ def test_an_untrusted_notebook_is_whole_and_runs_nothing(opened, path):
         assert page.locator("mjx-merror").count() == 0  # a formula is not understood
         images = page.locator(".jp-Notebook img")
         assert images.evaluate_all(BROKEN, BADGE) == []
-        assert notebook.noticed == []
+        assert page.noticed == []
 
 
 @pytest.mark.parametrize("path", each(has_viewer))
@@ -241,7 +266,7 @@ def test_run_all_runs_every_cell_and_the_viewers_answer(opened, path):
             before = said.inner_text()
             view.locator(".readers > bdi").last.click()
             assert said.inner_text() != before
-        assert notebook.noticed == []
+        assert page.noticed == []
 
 
 # --- what a learner does ------------------------------------------------------------

@@ -13,20 +13,15 @@ def time_ratios(
     functions: dict[str, Callable[..., Tensor]],
     inputs: tuple,
     *,
-    backward: bool = False,
     rounds: int = 9,
-    calls: int = 1,
     threads: int = 2,
-    atol: float = 1e-5,
 ) -> dict[str, float]:
     """Return how long each function takes, as a multiple of the first one's time.
 
-    functions: {name: function}; function(*inputs) returns one tensor. AssertionError
-        unless all return what the first returns, up to `atol`, and leave inputs alone.
-    backward: also time the gradients of the output's sum; those of the inputs are part
-        of the comparison.
-    calls: how many calls are timed together; a call of microseconds needs hundreds.
-    The functions take turns, round by round, on `threads` threads. Timed calls follow
+    functions: {name: function}; function(*inputs) returns one tensor, without
+        gradients. AssertionError unless all return what the first returns, up to 1e-5,
+        and leave inputs alone.
+    The functions take turns, round by round, on `threads` threads. A timed call follows
     an untimed one of the same function, so that none inherits another's memory. The
     ratio is the median over rounds: a busy machine slows a whole round.
 
@@ -34,21 +29,15 @@ def time_ratios(
     {'2x': 1.0}
     """
     first, *_ = functions
-    done = {name: _outcome(f, inputs, backward) for name, f in functions.items()}
-    for name, outcome in done.items():
-        says = (
-            f"{name} is not equal to {first}, or changes its inputs: it is not timed."
-        )
-        assert_close(outcome, done[first], atol=atol, rtol=atol, msg=says)
-        assert_close(outcome[0], list(inputs), atol=0, rtol=0, msg=says)
-    del done, outcome
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        seconds = [
-            {n: _seconds(f, inputs, backward, calls) for n, f in functions.items()}
-            for _ in range(rounds)
-        ]
+        with torch.no_grad():
+            _check_equal(functions, inputs)
+            seconds = [
+                {name: _seconds(f, inputs) for name, f in functions.items()}
+                for _ in range(rounds)
+            ]
     finally:
         torch.set_num_threads(threads_before)
     return {
@@ -57,24 +46,21 @@ def time_ratios(
     }
 
 
-def _outcome(function, inputs: tuple, backward: bool) -> tuple:
-    """Return the inputs after a call, the output, and the gradients of the inputs."""
-    copies = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
-    leaves = [x for x in copies if x.requires_grad] if backward else []
-    with torch.set_grad_enabled(backward):
+def _check_equal(functions: dict[str, Callable], inputs: tuple) -> None:
+    """Refuse a function that gives something else, or changes its inputs."""
+    wanted = None
+    for name, function in functions.items():
+        copies = tuple(x.clone() for x in inputs)
         output = function(*copies)
-    grads = torch.autograd.grad(output.sum(), leaves) if leaves else ()
-    return copies, output.detach(), grads
+        wanted = output if wanted is None else wanted
+        says = f"{name} is not equal to the first, or changes its inputs: not timed."
+        assert_close(output, wanted, atol=1e-5, rtol=1e-5, msg=says)
+        assert_close(copies, inputs, atol=0, rtol=0, msg=says)
 
 
-def _seconds(function, inputs: tuple, backward: bool, calls: int) -> float:
-    """Return the seconds that `calls` calls take, after an untimed one."""
-    with torch.set_grad_enabled(backward):
-        for timed in (1, calls):
-            start = time.perf_counter()
-            for _ in range(timed):
-                output = function(*inputs)
-                if backward:
-                    output.sum().backward()
-                del output
+def _seconds(function, inputs: tuple) -> float:
+    """Return the seconds that a call takes, after an untimed one."""
+    function(*inputs)
+    start = time.perf_counter()
+    function(*inputs)
     return time.perf_counter() - start

@@ -184,5 +184,5 @@ def study() -> dict:
 
 
 def again(stored: dict) -> list[dict]:
-    """Repeat a model of characters, without a repair and with one."""
-    return [*runs_of(KINDS[0], 0, ("none", "YaRN"))]
+    """Repeat a model that recalls the first token, without a repair and with one."""
+    return [*runs_of(KINDS[3], 0, ("none", "YaRN"))]

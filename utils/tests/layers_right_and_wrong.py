@@ -93,14 +93,8 @@ class Separate(nn.Module):
     def __init__(self, embed_dim=E, num_heads=H):
         super().__init__()
         self.h = num_heads
-        self.w_q, self.w_k = (
-            nn.Linear(embed_dim, embed_dim),
-            nn.Linear(embed_dim, embed_dim),
-        )
-        self.w_v, self.w_o = (
-            nn.Linear(embed_dim, embed_dim),
-            nn.Linear(embed_dim, embed_dim),
-        )
+        for name in "qkvo":
+            setattr(self, f"w_{name}", nn.Linear(embed_dim, embed_dim))
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, query, key, value, mask=None):
@@ -153,10 +147,22 @@ class PlainMatrices(nn.Module):
         return scores.softmax(dim=-1) @ v
 
 
-class Causal(Stacked):
+def seeing(name, pattern):
+    """Return a class: a layer whose queries see what a pattern of ones leaves."""
+
     def weigh(self, scores, mask):
-        triangle = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        return super().weigh(scores, triangle if mask is None else triangle & mask)
+        seen = pattern(torch.ones(scores.shape[-2:])).bool()
+        return Stacked.weigh(self, scores, seen if mask is None else seen & mask)
+
+    return type(name, (Stacked,), {"weigh": weigh})
+
+
+Causal = seeing("Causal", torch.tril)
+Window = seeing("Window", lambda ones: ones.tril().triu(-2))
+Local = seeing("Local", lambda ones: ones.tril(1).triu(-1))
+Prefix = seeing(
+    "Prefix", lambda ones: ones.tril().where(torch.arange(len(ones)) > 2, 1)
+)
 
 
 class Kernel(Stacked):
@@ -166,27 +172,6 @@ class Kernel(Stacked):
         q, k, v = map(self.split, self.parts(x))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(self.merge(y))
-
-
-class Window(Stacked):
-    def weigh(self, scores, mask):
-        near = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().triu(-2)
-        return super().weigh(scores, near if mask is None else near & mask)
-
-
-class Local(Stacked):
-    def weigh(self, scores, mask):
-        near = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(1).triu(-1)
-        return super().weigh(scores, near if mask is None else near & mask)
-
-
-class Prefix(Stacked):
-    """The first three tokens see each other, the others are causal."""
-
-    def weigh(self, scores, mask):
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        seen[:, :3] = True
-        return super().weigh(scores, seen if mask is None else seen & mask)
 
 
 class Sink(Stacked):
@@ -334,6 +319,8 @@ class NeedsMask(Stacked):
         return super().forward(query, mask)
 
 
+RIGHT = [x for x in [*vars().values()] if isinstance(x, type) and nn.Module in x.mro()]
+
 # --- wrong ---
 
 
@@ -342,25 +329,15 @@ def wrong(name, cause, **methods):
     return name, cause, type(name, (Stacked,), methods)
 
 
-def later_only(self, x):
-    q, k, v = map(self.split, self.parts(x))
-    mask = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
-    return self.out(self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=mask)))
+def hiding(hidden):
+    """Return a method: the softmax without what is hidden, whatever the mask says."""
+    return lambda self, scores, mask: (
+        scores.masked_fill(hidden(scores).bool(), LOW).softmax(-1).nan_to_num()
+    )
 
 
-def zeros_leak(self, scores, mask):
-    return scores.masked_fill(scores.triu(1).bool(), -math.inf).softmax(dim=-1)
-
-
-def one_ahead(self, scores, mask):
-    return scores.masked_fill(
-        torch.ones_like(scores).triu(2).bool(), -math.inf
-    ).softmax(-1)
-
-
-def not_itself(self, scores, mask):
-    hidden = torch.ones_like(scores).triu(0).bool()
-    return scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num()
+def corner(diagonal):
+    return hiding(lambda scores: torch.ones_like(scores).triu(diagonal))
 
 
 def drops_in_eval(self, scores, mask):
@@ -426,8 +403,8 @@ class KeysFirst(ListOfHeads):
 
 FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
-    wrong("later_only", None, forward=later_only),
-    wrong("zeros_leak", "always a causal mask", weigh=zeros_leak),
+    wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
+    wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
     wrong("no_scale", "no scale", scale=lambda self, q: 1.0),
     wrong("d_scale", "divided by head_dim", scale=lambda self, q: 1 / q.shape[-1]),
@@ -436,8 +413,8 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("both", "split and merge without transpose", split=cut_text, merge=glue),
     wrong("over_queries", "softmax over the wrong axis", softmax=over(-2)),
     wrong("over_heads", "softmax over the heads", softmax=over(1)),
-    wrong("one_ahead", None, weigh=one_ahead),
-    wrong("not_itself", None, weigh=not_itself),
+    wrong("one_ahead", None, weigh=corner(2)),
+    wrong("not_itself", None, weigh=corner(0)),
     wrong("drops_in_eval", None, weigh=drops_in_eval),
     wrong("no_maximum", None, softmax=no_maximum),
     wrong("after", "mask after the softmax", weigh=mask_after),
@@ -451,31 +428,4 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("across_batch", None, forward=across_batch),
     wrong("keys_as_values", "w_q, w_k and w_v in other roles", parts=keys_as_values),
     wrong("no_softmax", "no softmax", softmax=lambda self, x: x),
-]
-RIGHT = [
-    Stacked,
-    Interleaved,
-    ListOfHeads,
-    Separate,
-    ByHeadParameters,
-    Causal,
-    Kernel,
-    Window,
-    Local,
-    Prefix,
-    Sink,
-    NormedQueries,
-    AddedPositions,
-    SinusoidalPositions,
-    DistancesInValues,
-    LinearAttention,
-    FreshZeros,
-    Bias,
-    InSingle,
-    AfterNorm,
-    KeyPadding,
-    WeightsFirst,
-    ZeroPadding,
-    ExtraKey,
-    NeedsMask,
 ]

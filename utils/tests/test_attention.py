@@ -168,8 +168,10 @@ def test_a_cache_holds_two_tensors():
     assert file.tell() < 3 * 2 * 2 * 5 * 8 * 4 + 3000
 
 
-@both_paths
-@pytest.mark.parametrize("mask", ["none", "padding", "added"])
+@pytest.mark.parametrize(
+    "mask, need_weights",
+    [("none", False), ("padding", False), ("padding", True), ("added", True)],
+)
 def test_one_graph_and_many_models(mask, need_weights):
     """Compiles whole, exports, runs many models at once, and forward mode."""
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ from utils.tests.layers_right_and_wrong import (
     D,
     E,
     H,
-    PlainMatrices,
     Separate,
     Stacked,
 )
@@ -47,24 +47,19 @@ CONVENTIONS = {
 }
 
 
-def right_layers():
-    """Yield (name, layer, number of heads, call) of right layers."""
-    for kind in RIGHT:
-        yield kind.__name__, kind(), H, None
-    yield "PlainMatrices", PlainMatrices(), 1, None
-    for name, options in OURS.items():
-        yield f"ours, {name}", MultiHeadAttention(E, H, **options), H, None
-    for name, options in TORCH.items():
-        yield f"torch, {name}", nn.MultiheadAttention(E, H, **options), H, None
+RIGHT_LAYERS = {kind.__name__: kind for kind in RIGHT}
+for name, options in OURS.items():
+    RIGHT_LAYERS[f"ours, {name}"] = partial(MultiHeadAttention, E, H, **options)
+for name, options in TORCH.items():
+    RIGHT_LAYERS[f"torch, {name}"] = partial(nn.MultiheadAttention, E, H, **options)
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in right_layers()])
+@pytest.mark.parametrize("name", RIGHT_LAYERS)
 def test_a_right_layer_is_accepted(name):
     torch.manual_seed(0)
-    for each, layer, heads, call in right_layers():
-        if each == name:
-            report = examine(layer, E, heads, call=call)
-            assert report.right and report.mistake is None, str(report)
+    heads = 1 if name == "PlainMatrices" else H
+    report = examine(RIGHT_LAYERS[name](), E, heads)
+    assert report.right and report.mistake is None, str(report)
 
 
 @pytest.mark.parametrize("name, mistake, kind", FAULTS)

@@ -24,8 +24,7 @@ from utils.plotting import (
     printed,
     show,
 )
-from utils.tests.helpers import HOSTILE
-from utils.words import _say_what_is_lacking, drawable, visible
+from utils.words import _say_what_is_lacking
 
 plt.switch_backend("Agg")
 
@@ -294,22 +293,3 @@ def test_every_letter_of_a_caption_stands_for_itself():
     pieces = re.split("<[^>]*>", written)
     assert not any(re.search(r"\$.|\\.", piece) for piece in pieces)
     assert "color" not in written and "background" not in written  # the page's own
-
-
-@pytest.mark.parametrize("way", ["matrix", "layers"])
-def test_hostile_tokens_are_letters_and_no_mathematics(way, shown):
-    size, title = len(HOSTILE), "$</svg>$"
-    options = {"tokens": HOSTILE, "titles": [title, "b"]}
-    if way == "matrix":
-        options = {"queries": HOSTILE, "keys": HOSTILE, "title": title}
-    with pytest.warns(UserWarning, match="#3 stands for"):  # no font has the emoji
-        figure = DRAWS[way](torch.eye(size), mask=torch.eye(size) > 0, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        show(figure, CAPTION)
-    first, last = figure.axes[0], figure.axes[-1]
-    labels = [drawable(visible(token), f"#{i}") for i, token in enumerate(HOSTILE)]
-    assert "#15" in labels and words(last.xaxis) == words(first.yaxis) == labels
-    written = [first.title, *last.get_xticklabels(), *first.get_yticklabels()]
-    assert title == first.get_title()
-    assert not any(text.get_parse_math() for text in written)

@@ -23,8 +23,6 @@ from utils.positions import (
     ALiBi,
     DynamicNTK,
     Learned,
-    NoPE,
-    PositionScheme,
     Rotary,
     Sinusoidal,
     T5Bias,
@@ -40,8 +38,6 @@ from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 B, L, E, H = 3, 7, 16, 4  # batch, length, embed_dim, heads
 D = E // H
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
-METHODS = {Learned: "embed", Sinusoidal: "embed", Rotary: "rotate"}
-METHODS |= {ALiBi: "bias", T5Bias: "bias"}
 
 
 # --- transformers ---
@@ -85,30 +81,6 @@ def test_rotary_half_equals_llama(ours, length, options):
     found = ours.rotate(query, key, length - 9)
     atol = 2e-4 if length > 1000 else 1e-5  # an angle is rounded at its own size
     assert_close(found, theirs, atol=atol, rtol=0)
-
-
-def test_a_fixed_ntk_base_is_dynamic_only_at_one_length():
-    """With factor=1 at `factor` times the length, and at no other."""
-    dynamic, fixed = DynamicNTK(16, 64), Rotary(16, base=10000 * 4 ** (16 / 14))
-    assert_close(dynamic.frequencies(256), fixed.frequencies(256))
-    assert torch.equal(dynamic.frequencies(64), Rotary(16).frequencies(64))
-    assert (dynamic.frequencies(128) > 1.1 * fixed.frequencies(128))[1:].all()
-    growing = DynamicNTK(16, 64, factor=4.0)  # 4 * 4 - 3, not 4
-    base = 10000 * 13 ** (16 / 14)
-    assert_close(growing.frequencies(256), Rotary(16, base=base).frequencies(256))
-
-
-def test_yarn_keeps_the_fast_pairs_and_interpolates_the_slow_ones():
-    """By the turns in training; a ramp between; the scores are multiplied, too."""
-    plain, yarn = Rotary(64).frequencies(1), YaRN(64, 512, 4.0).frequencies(1)
-    turns, kept = 512 * plain / (2 * math.pi), yarn / plain
-    assert_close(kept[turns >= 32], torch.ones(int((turns >= 32).sum())))
-    assert_close(kept[turns <= 0.7], torch.full((int((turns <= 0.7).sum()),), 0.25))
-    assert (kept.diff() <= 0).all() and len(kept.unique()) > 8
-    x = normal(1, 1, 5, 64)
-    factor = YaRN(64, 512, 4.0).rotate(x, x)[0].norm() / x.norm()
-    assert factor.item() == pytest.approx(0.1 * math.log(4) + 1)
-    assert_close(YaRN(64, 512, 1.0).rotate(x, x), Rotary(64).rotate(x, x))
 
 
 def test_rotary_interleaved_equals_gptj():
@@ -178,16 +150,6 @@ class Reader(nn.Module):
         past = cache["key"].shape[-2] if cache else 0
         x = self.position.embed(x, offset=past)
         return self.attention(x, mask=mask, need_weights=need_weights, cache=cache)
-
-
-def test_every_scheme_overrides_exactly_one_method():
-    assert NoPE is PositionScheme
-    for scheme, method in METHODS.items():
-        assert {"embed", "rotate", "bias"} & set(vars(scheme)) == {method}
-        assert issubclass(scheme, PositionScheme)
-    x, q, k, scheme = normal(B, L, E), normal(B, H, L, D), normal(B, 2, L, D), NoPE()
-    assert scheme.embed(x, 3) is x
-    assert scheme.rotate(q, k, 3) == (q, k) and scheme.bias(2, 5) is None
 
 
 @pytest.mark.parametrize("num_kv_heads", [H, 2])

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import io
 import json
-import os
 import pickle
 import re
 import socket
@@ -17,19 +16,15 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import gguf
 import huggingface_hub
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 from utils import pretrained
-from utils.own import with_own_functions
 from utils.pretrained import MINILM, SMOLLM2
 from utils.tests.helpers import need_smollm2, results, their_llama, their_results
-from utils.tests.test_models import my_attention, my_layer, my_turn
 
 CARD = ["The weather is lovely today.", "It's so sunny outside!"]
 CARD += ["He drove to the stadium."]  # with similarities, in its library's guide
@@ -52,7 +47,7 @@ def loaded(source):
     with pytest.MonkeyPatch.context() as patch, silent[0], silent[1]:
         for module, name in doors:
             patch.setattr(module, name, refused(calls))
-        keep = lambda file: kept.append(read(file)) or kept[0]  # noqa: E731
+        keep = lambda data: kept.append(read(data)) or kept[0]  # noqa: E731
         patch.setattr(pretrained, "read_gguf", keep)
         found = LOADERS[source]()
     assert calls == [] and said.getvalue() == ""
@@ -91,28 +86,19 @@ def test_what_minilm_is():
 
 @torch.no_grad()
 def test_minilm_equals_transformers():
-    """In double precision: a padded batch, the longest text, and on your functions."""
+    """In double precision: a padded batch, and the longest text."""
     model, _, config, weights = loaded(MINILM)[0]
     theirs = BertModel(BertConfig(**config, attn_implementation="eager"))
     theirs.load_state_dict(weights, strict=False)
-    mine = with_own_functions(model, attention=my_attention, layer=my_layer)
-    theirs, ours, mine = theirs.eval().double(), copy_of(model), copy_of(mine)
+    theirs, ours = theirs.eval().double(), copy.deepcopy(model).double()
     padded, longest = tokens(["Why?", *CARD]), tokens(["one two three " * 170])
     assert longest[0].shape == (1, 512) and not model.training
     exact = {"atol": 1e-9, "rtol": 0}
-    for each, ids, mask in (ours, *padded), (mine, *padded), (mine, padded[0], None):
-        assert_close(
-            results(each, ids, mask), their_results(theirs, ids, mask), **exact
-        )
+    assert_close(results(ours, *padded), their_results(theirs, *padded), **exact)
     assert_close(ours(longest[0]), theirs(longest[0]).last_hidden_state, **exact)
     vectors = ours.sentence_embedding(*tokens(CARD))
     found = (vectors @ vectors.mT)[[0, 0, 1], [1, 2, 2]].float()
     assert_close(found, torch.tensor([0.6660, 0.1046, 0.1411]), atol=5e-5, rtol=0)
-
-
-def copy_of(model):
-    """Return a copy in double precision, with weights of its own."""
-    return copy.deepcopy(model).double()
 
 
 # --- SmolLM2 ---
@@ -126,29 +112,15 @@ CONFIG = {  # once more by hand, not from the file
 }  # fmt: skip
 
 
-@functools.cache
-def wanted():
-    """Return the ids of a text, and logits and attention maps of `transformers`."""
-    (_, tokenizer), ((_, stored),) = loaded(SMOLLM2)
-    ids = torch.tensor([tokenizer.encode(TEXT)])
-    with torch.no_grad():
-        return ids, their_results(their_llama(stored, **CONFIG), ids)
-
-
 @torch.no_grad()
-def assert_equals_smollm2(model):
-    ids, theirs = wanted()
+def test_smollm2_equals_transformers():
+    (model, tokenizer), ((_, stored),) = loaded(SMOLLM2)
+    ids = torch.tensor([tokenizer.encode(TEXT)])
     logits, *maps = results(model, ids)
+    theirs = their_results(their_llama(stored, **CONFIG), ids)
     assert_close(logits, theirs[0], atol=2e-4, rtol=0)
     assert_close(maps, theirs[1:], atol=1e-5, rtol=0)
     assert sum(weights.shape[1] for weights in maps) == 270
-
-
-def test_smollm2_equals_transformers_with_its_functions_and_with_yours():
-    model, _ = loaded(SMOLLM2)[0]
-    assert_equals_smollm2(model)
-    mine = with_own_functions(model, attention=my_attention, turn=my_turn)
-    assert_equals_smollm2(mine)
     assert not model.training and model.head.weight is model.embedding.weight
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
     assert {p.dtype for p in model.parameters()} == {torch.float32}
@@ -309,29 +281,3 @@ def test_another_file_is_refused_before_it_is_used(case, monkeypatch, tmp_path):
     says = f"{path} has a {part}.*Delete {path} and run `{source.install} --force-rein"
     with pytest.raises(ValueError, match=says.replace("(", r"\(")):
         LOADERS[source]()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no file takes the place of an open one")
-def test_what_is_hashed_is_what_is_read(monkeypatch, tmp_path):
-    """Another file takes the place of the model's right after it was hashed."""
-    path, other = tmp_path / SMOLLM2.files[0], tmp_path / "other"
-    other.write_bytes(b"no model")
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tensor("weight", np.full((2, 32), 5, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    read, read_gguf = [], pretrained.read_gguf
-
-    def kept(file):
-        read.extend(read_gguf(file))
-        raise StopIteration  # it is no model
-
-    monkeypatch.setenv("SMOLLM2_DIR", str(tmp_path))
-    monkeypatch.setattr(pretrained, "_verify", lambda *args: other.replace(path))
-    monkeypatch.setattr(pretrained, "read_gguf", kept)
-    with pytest.raises(StopIteration):
-        pretrained.load_smollm2()
-    fields, weights = read
-    assert "general.architecture" in fields and (weights["weight"] == 5).all()

@@ -92,15 +92,3 @@ def test_a_target_is_the_difference_one_and_two_hours_back():
     for hour in range(2, 12):
         wanted = temperature[:, hour - 1] - temperature[:, hour - 2]
         assert torch.equal(target[:, hour - 2], wanted)
-
-
-def test_runs_of_thermometers_are_whole_and_two_heads_add_and_subtract():
-    for run in stored_of("thermometers")["runs"]:
-        assert ("curve" in run) == (run["kind"] != "2 heads, further seeds")
-        if curve := run.get("curve"):
-            assert len(curve) == 117 and curve[-1] < curve[0]
-        assert ("weight back" in run) == run["kind"].startswith("2 heads")
-        assert ("factors" in run) == (run["kind"] == "2 heads")
-        if run["kind"] == "2 heads":
-            sums = torch.tensor(run["factors"]) @ torch.tensor(run["weight back"])
-            assert sums.tolist() == pytest.approx([1, -1], abs=0.1)

@@ -1,6 +1,5 @@
 """The viewer without a browser: what is written is safe, exact, small, and the same."""
 
-import hashlib
 import json
 import re
 from html.parser import HTMLParser
@@ -183,14 +182,11 @@ def test_the_script_asks_for_nothing_and_keeps_nothing():
 
 
 def test_each_view_has_its_own_name():
-    """Made of what it holds, not of a seed, a clock, an address or Python's `hash`."""
-    views = [view_heads(heads(2, 5, 5, seed=seed), WORDS) for seed in range(9)]
-    views.append(view_heads(heads(2, 5, 5), WORDS, title="another"))
-    parts = r'<script>\(\(\) => {\n(.*)viewHeads\("(\w{12})", (.*)\);\n}\)'
-    found = [re.search(parts, html_of(view), re.S).groups() for view in views]
-    for script, name, data in found:
-        assert hashlib.sha1((script + data).encode()).hexdigest()[:12] == name
-    assert len({name for _, name, _ in found}) == 10
+    """Made of what it holds, not of a seed, a clock or an address."""
+    made = [({"seed": seed}, {}) for seed in range(9)] + [({}, {"title": "another"})]
+    views = [view_heads(heads(2, 5, 5, **w), WORDS, **o) for w, o in 2 * made]
+    names = [re.search(r'viewHeads\("(\w{12})"', html_of(view))[1] for view in views]
+    assert names[:10] == names[10:] and len({*names}) == 10
 
 
 @pytest.mark.parametrize(
@@ -209,16 +205,12 @@ def test_what_can_be_hidden(tokens, groups):
     assert data["special"] == special
 
 
-@pytest.mark.parametrize(
-    ("layers", "count", "sharp", "kilobytes"),
-    [(12, 12, 0, 800), (12, 12, 100, 800), (30, 9, 2, 2000)],
-)
-def test_large_views_are_small(layers, count, sharp, kilobytes):
-    """BERT's size, and SmolLM2's, with 64 tokens."""
-    some = [heads(count, 64, 64, sharpness=sharp, seed=i) for i in range(layers)]
-    view = view_heads(some, ["Ġtoken"] * 64)
+@pytest.mark.parametrize("layers, count", [(12, 12), (30, 9)])
+def test_large_views_are_small(layers, count):
+    """BERT's size, and SmolLM2's, with 64 tokens: a weight takes less than 2 bytes."""
+    view = view_heads([heads(count, 64, 64)] * layers, ["Ġtoken"] * 64)
     weights = layers * count * 64 * 64
-    assert weights < len(html_of(view).encode()) < 1000 * kilobytes
+    assert weights < len(html_of(view).encode()) < 1.8 * weights
 
 
 Q, K, FROM_QK = features_of(sharp=3.0)

@@ -79,18 +79,21 @@ def labels(figure):
 
 
 @pytest.mark.parametrize("draw", [
-    lambda w, t: heatmap(w, queries=t, keys=t, title=t[1]).figure,
-    lambda w, t: plot_heads(w[None], t, titles=[t[1]]),
+    lambda w, t: heatmap(w, queries=t, keys=t, title=f"$x$ {THAI}").figure,
+    lambda w, t: plot_heads(w[None], t, titles=[f"$x$ {THAI}"]),
 ])  # fmt: skip
 def test_letters_that_no_font_has_are_no_boxes(draw):
-    tokens = ["a", THAI, CHINESE, "Ġ中", "🙂", "हि", "▁", "  ", "\u0301", "½"]
+    tokens = ["a", THAI, CHINESE, "Ġ中", "🙂", "हि", "▁", "  ", "\u0301", "½", "$x$"]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for _ in range(2):
-            figure = draw(torch.eye(10), tokens)
+            figure = draw(torch.eye(11), tokens)
             figure.canvas.draw()
-    assert labels(figure) == "a #1 #2 #3 #4 #5 ▁ ␣␣ ◌\u0301 ½".split()
-    assert figure.axes[0].get_title() == r"\u0e44\u0e17\u0e22"
+    assert labels(figure) == "a #1 #2 #3 #4 #5 ▁ ␣␣ ◌\u0301 ½ $x$".split()
+    title = figure.axes[0].title
+    written = [title, *figure.axes[0].get_yticklabels()]
+    assert not any(label.get_parse_math() for label in written)
+    assert title.get_text() == r"$x$ \u0e44\u0e17\u0e22"
     (once,) = warned  # matplotlib has nothing to add: "Glyph missing"
     assert "#3 stands for the token at position 3" in str(once.message)
 
