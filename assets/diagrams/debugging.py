@@ -87,9 +87,10 @@ def recap_12():
     a text gives the same alone and in a batch (not seen: what is wrong in both).
     Large scores: with very large inputs, the output is finite (not seen: wrong
     numbers). Same numbers: with the same weights, a right layer gives the same
-    numbers (not seen: inputs not tried). A right layer may fail, too: order with a
-    causal mask or positions inside, equal tokens with positions added inside, same
-    numbers with another layout of the weights.
+    numbers (not seen: inputs not tried). Three tests can accuse a right
+    layer. Order does so if the layer has a causal mask or positions inside. Equal
+    tokens does so if positions are added inside. Same numbers does so if the weights
+    have another layout.
     """
     ax = ground(5.85)
     heads = ("test", "input", "must come out", "cannot see")
@@ -110,9 +111,10 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "A right layer may fail, too: order with a causal mask or positions inside, "
-    note += "equal tokens\nwith positions added inside, same numbers "
-    write(ax, 4.5, 0.3, f"{note}with another layout of the weights.", 9)
+    note = "Three tests can accuse a right layer: “order” if it has a causal mask or "
+    note += "positions inside,\n“equal tokens” if positions are added inside, and "
+    note += "“same numbers” if the weights have another layout."
+    write(ax, 4.5, 0.3, note, 9)
     return ax.figure
 
 
