@@ -96,12 +96,12 @@ def _decode(ax):
 def language_model(ax):
     """Map of the transformer, lesson 11: a real language model, with 135 million
     parameters and 30 layers of 9 heads, runs on the learner's attention. Zorbulax is an
-    invented name, said twice. Without 8 of the 270 heads, the loss rises where a token
-    completes a pair that stood before (pink). The name consists of Z, orb, ul and ax.
-    At the second ul, each of the 8 heads gives more than half of its weight to ax, the
-    token after the first ul. Without the 8, ax has nearly no probability. (The norms
-    are RMSNorm, and positions enter inside attention, so the grey box at the bottom is
-    not used.)
+    invented name, said twice. Without 8 of the 270 heads, the loss rises at tokens that
+    end a pair of tokens which the text already contained (pink). The name consists of
+    Z, orb, ul and ax. At the second ul, each of the 8 heads gives more than half of its
+    weight to ax, the token after the first ul. Without the 8, ax has nearly no
+    probability. (The norms are RMSNorm, and positions enter inside attention, so the
+    grey box at the bottom is not used.)
     """
     write(ax, 0.2, 3.47, "where does the loss rise without 8 heads?", ha="left", **BOLD)
     places = [_line(ax, row, y) for row, y in enumerate((2.98, 2.29))]

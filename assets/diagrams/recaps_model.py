@@ -104,9 +104,9 @@ def recap_10():
     (9 × 10 × 64). The attention weights are 9 × 10 × 10, the heads' outputs 9 × 10 ×
     64, and the output 10 × 576. Decode: the new token (1 × 576) adds a row to the
     cache (3 × 11 × 64 each), and has 9 queries (9 × 1 × 64), weights 9 × 1 × 11,
-    outputs 9 × 1 × 64 and one row of output (1 × 576). 3 query heads share 1 key/value
-    head. (Queries and keys are rotated by their positions, RoPE, before they are used
-    or kept.)
+    outputs 9 × 1 × 64 and one row of output (1 × 576). 3 query heads share 1 KV head.
+    (Queries and keys are rotated by their positions, RoPE, before they are used or
+    kept.)
     """
     ax = ground(3.58)
     for low, new, title in (
@@ -117,7 +117,7 @@ def recap_10():
         write(ax, 0.27, low + 1.33, title, 10, ha="left", weight="bold")
         _cached(ax, low + 0.67, new)
     arrow(ax, (2.74, 2.0), (2.74, 1.58), **FLOW)
-    note = "one of 30 layers   ·   3 query heads share 1 key/value head   ·   cache: "
+    note = "one of 30 layers   ·   3 query heads share 1 KV head   ·   cache: "
     note += "2 × 3 × 64 numbers per token and layer, 11,520 per token in 30 layers"
     write(ax, 4.5, 0.19, note, 8)
     return ax.figure
@@ -181,7 +181,7 @@ def _sheets(ax, x, y, matrices, cell, plain=None):
             at, fill = (x + 0.02 * i, low + 0.02 * i), plain or matrices[i][0][0]
             ax.add_patch(Rectangle(at, wide, tall, fc=fill, ec=LINE, lw=0.6))
         return matrix(ax, x, low, matrices[0], cell)
-    for i, colours in enumerate(matrices):  # 3 query heads beside 1 key/value head
+    for i, colours in enumerate(matrices):  # 3 query heads beside 1 KV head
         group = i // 3 if len(matrices) == 9 else i
         lift = (1 - group) * 0.19 + (1 - i % 3) * 1.3 * cell * (len(matrices) == 9)
         matrix(ax, x, y + lift - cell / 2, colours, cell)

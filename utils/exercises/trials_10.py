@@ -18,7 +18,7 @@ def split(x):
 
 @trials("10.2")
 def groups(dtype):
-    # batch, query heads, key heads, queries, keys, features
+    # batch, query heads, KV heads, queries, keys, features
     sizes = [(1, 4, 2, 3, 5, 4), (2, 6, 3, 4, 4, 8), (2, 6, 2, 1, 6, 4)]
     sizes += [(1, 8, 2, 5, 5, 2), (1, 4, 1, 2, 3, 6), (2, 3, 3, 3, 3, 4)]
     sizes += [(2, 12, 4, 2, 5, 4), (1, 4, 2, 3, 5, 4), (2, 6, 3, 3, 5, 4)]
