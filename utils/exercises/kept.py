@@ -71,13 +71,14 @@ def read(exercise: Exercise) -> str:
     path = find(exercise)
     if path is None:
         raise NotKept(f"{exercise.name} is not solved yet")
-    seen = path.stat()
-    if os.name == "posix" and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):
-        raise NotKept(
-            f"{path.name} belongs to somebody else, or others may write it, so it is "
-            "not run; read it, and if it is yours: `chmod go-w` it"
-        )
-    return path.read_text(encoding="utf-8-sig", errors="replace")
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        seen = os.fstat(file.fileno())  # of what is read, not of what stands there now
+        if os.name == "posix" and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):
+            raise NotKept(
+                f"{path.name} belongs to somebody else, or others may write it, so it "
+                "is not run; read it, and if it is yours: `chmod go-w` it"
+            )
+        return file.read()
 
 
 def write(exercise: Exercise, cell: str) -> None:
