@@ -12,10 +12,11 @@ from assets.diagrams.drawing import *
 
 
 def one_head(ax):
-    """Map of the transformer, lesson 01: inside one attention. The query of "sat" asks
-    who sat, and is compared with 6 keys. The 6 scores are divided by √d_k, and the
-    softmax turns them into weights that sum to 1. The output is the weighted mean of
-    the 6 values: mostly that of "cat", whose weight is 0.52.
+    """Map of the transformer, lesson 01. Left: a whole transformer as a stack of boxes,
+    in which the box of attention is marked. Right: inside one attention. The query of
+    "sat" asks who sat, and is compared with 6 keys. The 6 scores are divided by √d_k,
+    and the softmax turns them into weights that sum to 1. The output is the weighted
+    mean of the 6 values: mostly that of "cat", whose weight is 0.52.
     """
     scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
     weights = softmax(scores / 2)
