@@ -67,7 +67,7 @@ class Kind:
 
 
 KINDS = [
-    Kind("characters", 64, 4, 600, {4: (0, 10, 30), 2: (0, 30)}),
+    Kind("characters", 64, 4, 600, {4: (0, 30), 2: (0, 30)}),
     Kind("characters", 128, 2, 600, {2: (0, 30)}),  # heads of 64 features
     Kind("3 back", 64, 4, 400, {4: (0, 20)}),
     Kind("first", 64, 4, 400, {4: (0, 20)}),
