@@ -7,7 +7,7 @@ there ("full", 720 steps). About 4 minutes on one core.
 
 import torch
 
-from assets.studies import told, variants, versions
+from assets.studies import told, variants
 from assets.studies.parts import baselines, both_losses
 from utils.data import Corpus, python_docs
 from utils.models import CausalLM
@@ -34,8 +34,6 @@ def study() -> dict:
     """Run everything; return what is stored."""
     corpus = python_docs()
     return {
-        "study": "what does dropout do to the two losses?",
-        "versions": versions(),
         "text": variants.sizes(corpus),
         "baselines": baselines(corpus),
         "runs": told(run(x, seed, corpus) for seed in SEEDS for x in DROPOUTS),

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.studies import rounded, told, versions
+from assets.studies import rounded, told
 from utils.data import copy_first_token, python_docs, tokens_back
 from utils.models import CausalLM
 from utils.positions import (
@@ -249,9 +249,6 @@ def study() -> dict:
         for run in runs_of(TASKS[how.task](), name, how)
     )
     return {
-        "study": "train short, test long",
-        "versions": versions(),
-        "settings": SETTINGS,
         "yardsticks": yardsticks(),
         "runs": told(runs),
     }

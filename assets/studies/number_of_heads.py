@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.studies import rounded, told, versions
+from assets.studies import rounded, told
 from assets.studies._together import train_together
 from utils.attention import merge_heads, scaled_dot_product_attention, split_heads
 
@@ -96,9 +96,6 @@ def runs_of_kind(heads: int, head_dim: int, steps: int, seeds) -> list[dict]:
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "at equal parameters, how many heads answer four questions best?",
-        "versions": versions(),
-        "settings": SETTINGS,
         "runs": told(run for kind in KINDS for run in runs_of_kind(*kind, SEEDS)),
     }
 

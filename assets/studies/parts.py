@@ -10,7 +10,7 @@ answer what the deeper notebook asks then. About 35 minutes on one core.
 
 import torch
 
-from assets.studies import rounded, told, variants, versions
+from assets.studies import rounded, told, variants
 from utils.data import Corpus, python_docs
 from utils.models import Block, CausalLM
 from utils.positions import Rotary
@@ -117,8 +117,6 @@ def study() -> dict:
         if seed in seeds
     ]
     return {
-        "study": "why is each part of a block there?",
-        "versions": versions(),
         "text": variants.sizes(corpus),
         "baselines": baselines(corpus),
         "runs": told(run(*each) for each in runs),

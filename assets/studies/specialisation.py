@@ -10,14 +10,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from assets.studies import rounded, told, versions
+from assets.studies import _repeating, rounded, told
 from assets.studies._repeating import (
     HEADS,
     KINDS,
     LENGTH,
     MASK,
     PERIODS,
-    SETTINGS,
     TESTED,
     accuracy,
     trained,
@@ -34,7 +33,8 @@ from utils.heads import (
 from utils.recording import ablate, head_importance
 from utils.training import cross_entropy
 
-SEEDS = list(range(16))
+SEEDS = range(16)
+SETTINGS = _repeating.SETTINGS
 CHECKED = ("smeared", 0)  # --check repeats this run
 KEY = ("kind",)
 MARGIN = {"accuracy": 0.05, "jump": 40}
@@ -222,10 +222,6 @@ def stripe(period: int) -> Callable:
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "what heads specialise in",
-        "versions": versions(),
-        "settings": SETTINGS,
-        "seeds": SEEDS,
         "runs": told(
             measured(name, seed, *trained(kind, seed))
             for name, kind in KINDS.items()

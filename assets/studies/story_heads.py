@@ -9,7 +9,7 @@ About fifteen minutes on one core.
 import torch
 from torch import Tensor
 
-from assets.studies import by_layer, rounded, told, versions
+from assets.studies import by_layer, rounded, told
 from assets.studies.story_models import SEEDS, STORED, trained
 from utils.heads import on_keys, record_attention
 from utils.masks import causal_mask
@@ -216,9 +216,6 @@ def measured(model, seed: int) -> dict:
 def study() -> dict:
     """Train and measure every seed; return what is stored."""
     return {
-        "study": "which head of a story model carries the colour",
-        "versions": versions(),
-        "settings": SETTINGS,
         "runs": told(measured(trained(seed), seed) for seed in SEEDS),
     }
 

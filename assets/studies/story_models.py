@@ -4,6 +4,7 @@ Stored of each seed: the loss on the held-out stories. trained/stories.safetenso
 the weights of one seed in half precision. About twenty minutes on one core.
 """
 
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from assets.studies import FOLDER, rounded, versions
+from assets.studies import FOLDER, rounded
 from utils.models import CausalLM
 from utils.positions import Rotary
 from utils.stories import VOCAB, encode, next_tokens, write_stories
@@ -30,9 +31,9 @@ def rows() -> tuple[Tensor, Tensor]:
     return encode(write_stories(4000, seed=1)), encode(write_stories(400, seed=2))
 
 
-def make_model() -> CausalLM:
+def make_model(**options) -> CausalLM:
     """Return the model, untrained: 2 blocks of 4 heads, 128 features."""
-    return CausalLM(len(VOCAB), 128, 4, 2, position=Rotary(32))
+    return CausalLM(len(VOCAB), 128, 4, 2, position=Rotary(32), **options)
 
 
 def make_batch(generator):
@@ -48,10 +49,10 @@ def held_out_loss(model) -> float:
     return cross_entropy(model(inputs), targets).item()
 
 
-def trained(seed: int) -> CausalLM:
-    """Return the story model of a seed."""
+def trained(seed: int, make: Callable = make_model) -> CausalLM:
+    """Return the story model of a seed; or another model, trained as it is."""
     torch.manual_seed(seed)
-    model = make_model()
+    model = make()
     train(model, make_batch, seed=seed, **TRAINING)
     return model
 
@@ -68,8 +69,6 @@ def study() -> dict:
         runs.append({"seed": seed, "loss": rounded(held_out_loss(model))})
         print(seed, runs[-1]["loss"], flush=True)
     return {
-        "study": "the story models",
-        "versions": versions(),
         "stored": STORED,
         "sha256": digest,
         "runs": runs,

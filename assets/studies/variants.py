@@ -7,7 +7,6 @@ attention" (blocks of MLPs alone), and "short" (a quarter of the steps; --check 
 one of these).
 """
 
-import platform
 from collections import Counter
 from math import log
 
@@ -152,8 +151,6 @@ def study() -> dict:
     """Run everything; return what is stored."""
     corpus = python_docs()
     return {
-        "python": platform.python_version(),
-        "torch": torch.__version__.split("+")[0],
         "text": sizes(corpus),
         "model": {"embed_dim": EMBED_DIM, "heads": HEADS, "layers": LAYERS},
         "training": {"length": LENGTH, "batch": BATCH, "steps": STEPS, **OPTIONS},
