@@ -1,4 +1,4 @@
-"""Draws the induction circuit, of a small model and of SmolLM2: two heads, two steps."""
+"""Draws the induction circuit of a small model and of SmolLM2: two heads, two steps."""
 
 # ruff: noqa: F403, F405 (drawing is the vocabulary)
 
