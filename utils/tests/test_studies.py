@@ -53,7 +53,6 @@ RUNS = {
         *((name, seed) for name, x in s.SEARCHES.items() for seed in x.seeds)]),
     "decoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
     "encoder_roles": (19, "seed", lambda s: [[seed] for seed in range(s.COPIES)]),
-    "dropout": (3, "dropout, seed", lambda s: product(s.DROPOUTS, s.SEEDS)),
     "grouped_heads": (64, "way, kv heads, seed", lambda s: [
         (way, n, seed) for way, numbers in s.WAYS.items()
         for n, seed in product(numbers, s.SEEDS)]),
@@ -66,7 +65,7 @@ RUNS = {
     "ordinary_text": (36, "text, without, instead", lambda s: product(
         ("help", "prose"), s.LEFT_OUT, ["zero"])),
     "ov_copying": (393, "part, head, gone, what", None),
-    "parts": (45, "model, blocks, steps, learning_rate, seed", lambda s: [
+    "parts": (48, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
     "repairs": (320, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
         (kind.task, kind.head_dim, kind.steps, factor, repair, further, seed)
@@ -129,11 +128,10 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
 # --- all studies: able to disagree ---
 
 
-# Their code is repeated by others: that of dropout by parts, of decoder_roles by roles
-# and encoder_roles, of story_models by story_variants, and test_trained measures its
-# model. The treebank's texts are not here: see test_study_scripts. The command itself
-# repeats rollout.
-AT_NIGHT, NEVER = {"dropout", "decoder_roles", "story_models"}, {"treebank", "rollout"}
+# Their code is repeated by others: that of decoder_roles by roles and encoder_roles, of
+# story_models by story_variants, and test_trained measures its model. The treebank's
+# texts are not here: see test_study_scripts. The command itself repeats rollout.
+AT_NIGHT, NEVER = {"decoder_roles", "story_models"}, {"treebank", "rollout"}
 REPEATED = [
     pytest.param(x, marks=pytest.mark.nightly if x in AT_NIGHT else pytest.mark.slow)
     for x in sorted({*RUNS} - NEVER)
