@@ -128,11 +128,6 @@ def test_paths_are_hidden_in_the_model_as_it_is():
     assert len({whole, *keys}) > 2 and len({whole, *values}) > 2 and keys != values
 
 
-def test_what_is_asked_for_in_texts_with_a_period():
-    ids, targets = _repeating.unseen((20, 20), 4)
-    assert (targets[:, :20] == -100).all() and (targets[:, 20:-1] == ids[:, 21:]).all()
-
-
 def test_nothing_taken_away_changes_nothing(monkeypatch):
     """And whoever is taken away is back afterwards."""
     read = without_heads.read_conllu
