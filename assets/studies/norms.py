@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from assets.studies import rounded, told, variants
-from assets.studies.parts import baselines
+from assets.studies.variants import baselines
 from utils import training
 from utils.data import Corpus, python_docs
 from utils.models import CausalLM
