@@ -285,6 +285,11 @@ class Probe:
         """The first kind and shape of a mask that hides exactly."""
         return next((way for way, did in self.masked.items() if did == EXACTLY), None)
 
+    @property
+    def convolves(self) -> bool:
+        """Whether neighbours are mixed on purpose."""
+        return any(isinstance(m, nn.Conv1d | nn.Conv2d) for m in self.layer.modules())
+
     @cached_property
     def bare(self) -> nn.Module:
         """The layer with biases of 0."""
@@ -446,7 +451,14 @@ def equal_tokens(p: Probe):
     usual = pattern(p.sees)[0] and p.shuffles is not False
     if usual and p.exact < last < largest / 2:  # it falls like 1 / length
         return None, "some weight goes to no token: a sink, or an extra key"
-    if differ_by_a_constant(p):
+    if p.convolves:
+        return None, "they differ, as a convolution inside mixes neighbours"
+    looks = (differ_by_a_constant(p, layer) for layer in (p.layer, unnormed(p.layer)))
+    constant = next((seen for seen in looks if seen is not None), None)
+    if constant is None:
+        text = "and their size hardly counts: positions after a norm, or tokens mixed?"
+        return None, f"they differ, {text}"
+    if constant:
         return None, "they differ by something that is added, such as positions"
     if last == largest > p.exact:
         return False, "their output grows: the weights do not sum to 1"
@@ -461,16 +473,29 @@ def of_equal(p: Probe, token: Tensor, layer: nn.Module | None = None) -> list[Te
     return [*takewhile(lambda y: y is not None, outputs)]
 
 
-def differ_by_a_constant(p: Probe) -> bool:
+def differ_by_a_constant(p: Probe, layer: nn.Module) -> bool | None:
     """Whether huge equal tokens give what one gives, but for a rest.
 
     What is added to tokens or values has its own size. A wrong weight grows with the
-    tokens. In a layer with a residual connection nothing can be said.
+    tokens. None: what attention gives does not grow, as after a norm, so that huge
+    tokens say nothing.
     """
-    one, *more = of_equal(p, token := 1e6 * p.text(1, 1)) or [token]
+    one, *more = of_equal(p, token := 1e6 * p.text(1, 1), layer) or [token]
     rest = max((float((y - one).abs().max()) for y in more[1:]), default=math.inf)
-    added = (one - token).abs().max() < 1e-3 * token.abs().max()  # by a residual
-    return bool(rest < 1e-3 * one.abs().max() and not added)
+    of_attention = min((one - y).abs().max() for y in (0, token))  # a residual goes
+    if of_attention < 1e-3 * token.abs().max():
+        return None
+    return rest < 1e-3 * float(one.abs().max())
+
+
+def unnormed(layer: nn.Module) -> nn.Module:
+    """Return a copy whose norms give what they get."""
+    layer = copy.deepcopy(layer)
+    for module in layer.modules():
+        leaf = not [*module.children()]
+        if leaf and "norm" in type(module).__name__.lower():
+            module.forward = lambda x, *_: x
+    return layer
 
 
 def positions(layer: nn.Module) -> Callable:
@@ -504,6 +529,8 @@ def masks(p: Probe):
         return ok, "what is given as a mask changes nothing"
     (did, kinds), *_ = effects.items()
     one = f'a mask of the kind "{[*kinds][0]}" {did}'
+    if p.convolves:
+        return None, f"{one}: a convolution inside also gives a token to its neighbours"
     return False, f"no mask hides a token exactly: {one}"
 
 

@@ -191,15 +191,14 @@ PIECES = {"cold": 4011, "morning": 5738, ",": 28, "Z": 1777, "orb": 4434, "ul": 
 
 
 def recap_11():
-    """SmolLM2 in matrices. The ids of n tokens choose rows of the embeddings
-    (49,152 × 576): the residual stream (n × 576). In each of 30 blocks, the weights
-    (9 × n × n) give the outputs of 9 heads (9 × n × 64), which are merged (n × 576),
-    multiplied by W_o (576 × 576) and added; then the MLP (n × 1,536) adds. The logits
-    are n × 49,152. A: a hook changes one head's output (n × 64). Ablation puts zeros
-    there, and patching puts the output of another run there. B: the OV circuit of one
-    head. If the head attends to a token, multiply the token's vector by W_v (576 × 64),
-    by W_o (64 × 576) and by the output layer (576 × 49,152): the result says by how
-    much the head raises or lowers each logit.
+    """SmolLM2 in matrices, for n tokens. The ids choose rows of the embeddings: this is
+    the residual stream, n × 576. In each of 30 blocks, the outputs of 9 heads are
+    merged, multiplied by W_o and added to the stream. Then the MLP adds its output. At
+    the end, the output layer gives the logits, n × 49,152. A: a hook changes the output
+    of one head, n × 64. Ablation puts zeros there, and patching puts the output of
+    another run there. B: the OV circuit of one head. If the head attends to a token,
+    the token's vector is multiplied by W_v, by W_o and by the output layer. The result
+    says by how much the head raises or lowers each logit.
     """
     ax = ground(4.2)
     _real_model(ax, 2.48)

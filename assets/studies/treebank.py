@@ -28,6 +28,7 @@ from utils.syntax import (
     Arcs,
     Finding,
     Reading,
+    Sentence,
     accuracies,
     arcs_of,
     held_out,
@@ -62,10 +63,11 @@ SETTINGS = {
     "sharpened_on": 32,  # sentences of DEV on which a twin is made as sharp
     "permutations": 100,
 }
-WHOLE = ("data", "dev", "test")  # --check compares them, too
+WHOLE = ("data", "dev", "test", "objects")  # --check compares them, too
 KEY = ("relation", "direction")
 FIELDS = (*WHOLE, *Finding._fields[2:], "p", "relations")
 MARGIN = dict.fromkeys(FIELDS, 0.005)  # a near tie may fall otherwise
+MARGIN["objects"] = 2  # counts
 
 
 def read(model, tokenizer, sentences) -> Reading:
@@ -150,6 +152,50 @@ def by_permutation(first: Reading, other: Reading, draws: int) -> dict[tuple, li
     return found
 
 
+def belongs(word: int, thing: int, tree: Sequence[int]) -> bool:
+    """Return whether a word depends on a thing, directly or through other words."""
+    while word >= 0 and word != thing:
+        word = tree[word] - 1  # one step up; above the root is -1
+    return word == thing
+
+
+def between(sentence: Sentence, word: int, verb: int) -> str:
+    """Return what stands between an object and its verb."""
+    if verb > word:
+        return "the verb comes later"
+    middle = range(verb + 1, word)
+    others = [i for i in middle if not belongs(i, word, sentence.heads)]
+    if not others:
+        return "only words of the object"
+    pronouns = all(sentence.upos[i] == "PRON" for i in others)
+    return "other words: only pronouns" if pronouns else "other words"
+
+
+def objects_of(reading: Reading, head: str) -> dict[str, dict[str, dict]]:
+    """Return how many verbs of objects a head and a rule find: {between: {distance}}.
+
+    The rule names the nearest verb to the left. The distance is the number of words
+    from the verb to the object, below 0 where the verb comes later.
+    """
+    arcs = arcs_of(reading, "to head").of("obj")
+    by_head = hits(reading, arcs)[:, reading.names.index(head)].tolist()
+    found: dict[str, dict[str, dict]] = {}
+    for right, row, word, verb in zip(by_head, *(x.tolist() for x in arcs[:3])):
+        sentence = reading.sentences[row]
+        nearest = [i for i in range(word) if sentence.upos[i] == "VERB"][-1:]
+        counts = found.setdefault(between(sentence, word, verb), {})
+        count = counts.setdefault(
+            str(word - verb), dict.fromkeys(("objects", "head", "rule"), 0)
+        )
+        count["objects"] += 1
+        count["head"] += int(right)
+        count["rule"] += int(nearest == [verb])
+    return {
+        group: {distance: counts[distance] for distance in sorted(counts, key=int)}
+        for group, counts in sorted(found.items())
+    }
+
+
 def read_files(dev: Path, test: Path) -> tuple[list[list], dict]:
     """Return the sentences of both files, and what is known of them by their digest."""
     parts, digests = [], {}
@@ -179,6 +225,14 @@ def p_value(finding: Finding, reading: Reading, arcs: Arcs) -> float:
     return sign_flip(difference, arcs.sentence, len(reading.sentences))
 
 
+def objects_read(found: list, reading: Reading) -> dict:
+    """Return `objects_of` for the head that was chosen for objects."""
+    key = "obj", "to head"
+    return objects_of(
+        reading, *(x.head for x in found if (x.relation, x.direction) == key)
+    )
+
+
 def row_of(finding: Finding, other: Reading) -> dict:
     """Return what is stored of a finding that is reported on `other`."""
     arcs = arcs_of(other, finding.direction).of(finding.relation)
@@ -202,8 +256,8 @@ def study(dev: Path, test: Path) -> dict:
     for twin in twins(encoder, sample(tokenizer, parts[0]), SETTINGS["twin_seeds"]):
         print("twin", len(nulls), flush=True)
         nulls.append(table(*(read(twin, tokenizer, part) for part in parts)))
-    rows = []
-    for finding in findings(*readings):
+    rows, found = [], findings(*readings)
+    for finding in found:
         key = finding.relation, finding.direction
         row = row_of(finding, readings[1])
         row["sharpened"] = [best_on_other(*each[key]) for each in nulls]
@@ -219,6 +273,7 @@ def study(dev: Path, test: Path) -> dict:
         "data": data,
         "dev": described(readings[0]),
         "test": described(readings[1]),
+        "objects": objects_read(found, readings[1]),
         "rows": rows,
     }
 
@@ -233,10 +288,12 @@ def comparable(stored: dict) -> list[dict]:
 def again(stored: dict, dev: Path, test: Path) -> list[dict]:
     """Repeat all but the nulls of 72 other heads."""
     *_, readings, data = opened(dev, test)
-    found = {
+    found = findings(*readings)
+    whole = {
         "data": data,
         "dev": described(readings[0]),
         "test": described(readings[1]),
+        "objects": objects_read(found, readings[1]),
     }
-    rows = [rounded(row_of(each, readings[1])) for each in findings(*readings)]
-    return comparable(found | {"rows": rows})
+    rows = [rounded(row_of(each, readings[1])) for each in found]
+    return comparable(whole | {"rows": rows})

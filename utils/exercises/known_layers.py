@@ -140,7 +140,8 @@ def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
 def by_role_names(found: list[Matrix]) -> list[Matrix]:
     """Return those that are named query, key and value; [] if names do not say it."""
     named = [[m for m in found if re.search(role, m.name.lower())] for role in ROLES]
-    return [m for (m,) in named] if all(len(each) == 1 for each in named) else []
+    distinct = {each[0].name for each in named if len(each) == 1}
+    return [m for (m,) in named] if len(distinct) == 3 else []
 
 
 def matrices(layer: nn.Module, turned: bool) -> list[Matrix]:

@@ -213,6 +213,49 @@ class SinusoidalPositions(Stacked):
         return super().forward(x + sinusoidal(x.shape[1], E).to(x), mask)
 
 
+class OneName(SinusoidalPositions):
+    """The name of one matrix says all three roles, as in GPT-NeoX."""
+
+    def __init__(self):
+        super().__init__()
+        self.query_key_value = self.qkv
+        del self.qkv
+
+    def parts(self, x):
+        return self.query_key_value(x).chunk(3, dim=-1)
+
+
+class NormThenPositions(Stacked):
+    """A norm before the positions: tokens of every size come out alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.norm_out = nn.LayerNorm(E), nn.LayerNorm(E)
+
+    def forward(self, x):
+        y = super().forward(self.norm(x) + sinusoidal(x.shape[1], E).to(x))
+        return x + self.norm_out(y)
+
+
+class NormByHand(Stacked):
+    """No module is named after the norm that comes before the positions."""
+
+    def forward(self, x):
+        x = x / x.square().mean(dim=-1, keepdim=True).sqrt()
+        return super().forward(x + sinusoidal(x.shape[1], E).to(x))
+
+
+class Convolution(Stacked):
+    """A convolution gives each token its neighbours, as in CvT."""
+
+    def __init__(self):
+        super().__init__()
+        self.neighbours = nn.Conv1d(E, E, 3, padding=1, groups=E)
+
+    def forward(self, x, mask=None):
+        return super().forward(self.neighbours(x.mT).mT, mask)
+
+
 class DistancesInValues(Stacked):
     """Each head adds a learned vector of the distance, as in Shaw et al. 2018."""
 
@@ -401,8 +444,15 @@ class KeysFirst(ListOfHeads):
     names, scale = ("key", "query", "value"), E**-0.5
 
 
+class NormedReshape(NormThenPositions):
+    """Neither norms nor positions hide that tokens are mixed up."""
+
+    split = cut_text
+
+
 FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
+    ("normed_reshape", None, NormedReshape),
     wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
     wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),

@@ -27,6 +27,7 @@ from assets.studies._repeating import KINDS
 from assets.studies.roles import candidates, rows_of
 from utils.baselines import bootstrap
 from utils.pretrained import MINILM_SHA256, MODEL, REVISION
+from utils.syntax import Sentence
 
 
 def test_four_different_numbers_are_asked_for_and_weights_come_from_names_alone():
@@ -181,6 +182,36 @@ def test_of_a_null_the_head_is_reported_that_is_best_on_the_first_set():
     assert found == pytest.approx(0.2)  # not 0.9, the best here
 
 
+def test_between_an_object_and_its_verb():
+    def stands(words, tags, heads, word, verb):
+        text = Sentence("", "", words.split(), tags.split(), heads, [], 0)
+        return treebank.between(text, word, verb)
+
+    plain = "VERB DET ADJ NOUN", [0, 4, 4, 1], 3, 0
+    assert stands("saw the old car", *plain) == "only words of the object"
+    two = "VERB PRON DET NOUN", [0, 1, 4, 1], 3, 0
+    assert stands("gave her the car", *two) == "other words: only pronouns"
+    noun = "VERB PRON NOUN NOUN", [0, 3, 1, 1], 3, 0
+    assert stands("gave my son cars", *noun) == "other words"
+    later = "DET NOUN VERB", [2, 3, 0], 1, 2
+    assert stands("what car sold", *later) == "the verb comes later"
+    near = "VERB NOUN", [0, 1], 1, 0
+    assert stands("saw cars", *near) == "only words of the object"
+
+
+def test_the_objects_of_the_treebank_add_up_to_its_row():
+    key = ("obj", "to head")
+    (row,) = (r for r in STORED["rows"] if (r["relation"], r["direction"]) == key)
+    counts = [x for group in STORED["objects"].values() for x in group.values()]
+    assert sum(x["objects"] for x in counts) == row["arcs"]
+    found = sum(x["head"] for x in counts) / row["arcs"]
+    assert found == pytest.approx(row["accuracy"], abs=1e-4)
+    groups = STORED["objects"].values()
+    at_offset = sum(x["2"]["objects"] for x in groups if "2" in x) / row["arcs"]
+    assert row["offset"] == -2
+    assert at_offset == pytest.approx(row["offset_accuracy"], abs=1e-4)
+
+
 def test_no_text_of_the_treebank_is_stored():
     known = json.dumps([treebank.SETTINGS, treebank.DATA, STORED["model"]])
     heads = without_heads.NAMES
@@ -247,6 +278,9 @@ def test_what_is_left_out_is_said(tiny):
     assert (det["relation"], det["direction"]) == ("det", "to head")
     assert (det["arcs_chosen"], det["arcs"]) == (5, 3)
     assert (det["offset"], det["offset_chosen"]) == (1, 0.8)
+    (counts,) = found["objects"]["only words of the object"].values()
+    assert len(found["objects"]) == 1
+    assert (counts["objects"], counts["rule"]) == (1, 0)  # no word is tagged as a verb
     assert det["offset_accuracy"] == pytest.approx(2 / 3, abs=1e-4)
 
 
@@ -268,7 +302,7 @@ def test_the_study_is_deterministic_and_another_treebank_is_told(
     files = list(map(str, tiny[0]))
     assert front_door.main(["treebank", *files, "--check"]) == 1
     said = capsys.readouterr().out
-    for name in ("data", "dev", "test", "relations"):
+    for name in ("data", "dev", "test", "objects", "relations"):
         assert f"all: {name}" in said
     for module in (studies, front_door):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
