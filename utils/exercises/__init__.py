@@ -39,7 +39,7 @@ def check(name: str, function: Callable) -> None:
     _status[name], said = verdict.status, verdict.message
     if verdict.solved:
         said += _keep(exercise, sys._getframe(1).f_code.co_filename)
-    elif kept.path_of(exercise).is_file():
+    elif kept.find(exercise):
         said += " The answer that you solved earlier stays."
     print(f"{name} {exercise.title}: {verdict.status}. {said}")
     if verdict.picture is not None:

@@ -265,3 +265,22 @@ def slipped(solution: str, slip: str) -> Iterator[str]:
         yield solution[:at] + new + solution[at + len(old) :]
     if len(places) > 1:
         yield solution.replace(old, new)
+
+
+# --- numbers ----------------------------------------------------------------------
+
+
+@cache
+def renumbered() -> dict[str, str]:
+    """Return today's number of each exercise that had another number or title.
+
+    The keys are the number and the title that it had, as in its old heading.
+    """
+    path = NOTEBOOKS / "exercises/renumbered.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return dict(x.split(" → ") for x in lines if "→" in x and x[0] != "#")
+
+
+def number_of(number: str, title: str) -> str:
+    """Return today's number of the exercise that once had this number and title."""
+    return renumbered().get(f"{number} {title}", number)

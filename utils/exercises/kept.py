@@ -2,8 +2,8 @@
 
 A file that the user does not own, or that others may write, is not run (Windows has no
 such modes: there nothing is asked). What is kept is graded again whenever it is used,
-with the time limit of `check`. The name of a file is the number and the title of its
-exercise, so that no answer is taken for that of another exercise.
+with the time limit of `check`. The first line of a file has the number and the title
+that the exercise had then: it is found after the exercises were numbered anew.
 """
 
 import ast
@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -19,7 +20,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.utils.capture import capture_output
 from platformdirs import user_data_dir
 
-from .catalogue import Exercise
+from .catalogue import Exercise, number_of
 from .engine import Verdict, grade
 from .running import TooLong, first_line, surroundings, time_limit
 
@@ -49,16 +50,26 @@ def folder() -> Path:
 # --- files ------------------------------------------------------------------------
 
 
-def path_of(exercise: Exercise) -> Path:
-    """Return where the answer to an exercise is kept, once there is one."""
-    name = re.sub(r"[^.0-9A-Za-z]+", "-", f"{exercise.name} {exercise.title}")
-    return folder() / f"{name}.py"
+def find(exercise: Exercise) -> Path | None:
+    """Return the file that holds the answer to an exercise, the newest of several."""
+    files = [x for x in folder().glob("*.py") if number_in(x) == exercise.name]
+    return max(files, key=os.path.getmtime, default=None)
+
+
+def number_in(path: Path) -> str:
+    """Return today's number of the exercise of which a file of the course is, or ""."""
+    with suppress(OSError), path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline().strip()
+        if line.startswith(MARK):
+            number, _, title = line.removeprefix(MARK).partition(", ")
+            return number_of(number, title)
+    return ""
 
 
 def read(exercise: Exercise) -> str:
     """Return the text kept of an exercise; NotKept says why there is none."""
-    path = path_of(exercise)
-    if not path.is_file():
+    path = find(exercise)
+    if path is None:
         raise NotKept(f"{exercise.name} is not solved yet")
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         seen = os.fstat(file.fileno())  # of what is read, not of what stands there now
@@ -72,7 +83,8 @@ def read(exercise: Exercise) -> str:
 
 def write(exercise: Exercise, cell: str) -> None:
     """Keep the text of an answer, whole or not at all; NotKept says why not."""
-    path = path_of(exercise)
+    head = f"{exercise.name} {exercise.title}"
+    path = folder() / f"{re.sub(r'[^.0-9A-Za-z]+', '-', head)}.py"
     part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,10 +98,10 @@ def write(exercise: Exercise, cell: str) -> None:
 
 def remove(exercise: Exercise) -> bool:
     """Delete what is kept of an exercise; return whether there was anything."""
-    path = path_of(exercise)
-    found = path.is_file()
-    if found:
+    found = False
+    while path := find(exercise):
         path.unlink()
+        found = True
     return found
 
 
@@ -113,9 +125,9 @@ def load(exercise: Exercise, cell: str) -> tuple[Callable, Verdict]:
     given[exercise.name], figures = [], plt.get_fignums()
     try:
         with surroundings(), capture_output():
-            run_alone(exercise, cell)
-            functions = given[exercise.name][:]
-            if not functions:
+            names = run_alone(exercise, cell)
+            functions = given[exercise.name][:] or [names.get("ANSWER")]
+            if not all(map(callable, functions)):
                 raise NotKept("its cell gives no function to check")
             for function in functions:
                 verdict = grade(exercise, function)
@@ -128,8 +140,8 @@ def load(exercise: Exercise, cell: str) -> tuple[Callable, Verdict]:
             plt.close(number)
 
 
-def run_alone(exercise: Exercise, cell: str) -> None:
-    """Run a cell as a kernel would run it.
+def run_alone(exercise: Exercise, cell: str) -> dict:
+    """Return the names of a cell that was run as a kernel would run it.
 
     Before it come the imports of its page. A line that only shows something may fail:
     it may use what other cells define.
@@ -147,6 +159,7 @@ def run_alone(exercise: Exercise, cell: str) -> None:
                 except (Exception, SystemExit, TooLong):
                     if not isinstance(each, ast.Expr) or "check(" in ast.unparse(each):
                         raise
+        return names
     except NotKept:
         raise
     except TooLong as error:

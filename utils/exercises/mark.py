@@ -31,7 +31,7 @@ import torch
 from tqdm import tqdm
 
 from utils.exercises import EXERCISES, kept
-from utils.exercises.catalogue import cells_of
+from utils.exercises.catalogue import HEADING, cells_of, number_of
 from utils.exercises.engine import NOT_YET, SOLVED, UNTOUCHED
 
 SECONDS = 120.0  # that one submission may take
@@ -103,12 +103,16 @@ def known_of(path: Path) -> Iterator[tuple[list, str | None, str | None]]:
 def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
     """Return (exercise, cell, earlier statements) of each answer in a notebook.
 
-    A ValueError says why there is no answer.
+    An exercise that the notebook calls by an old number is called by today's. A
+    ValueError says why there is no answer.
     """
-    found, before = [], []
+    found, titles, before = [], {}, []
     for kind, text, metadata in cells_of(path):
-        if kind == "code":
+        if kind == "markdown":
+            titles |= dict(HEADING.findall(text))
+        elif kind == "code":
             names = [] if "shows_broken" in metadata else checked_in(text)
+            names = [number_of(n, titles.get(n, "")) for n in names]
             found += [(n, text, before[:]) for n in names if n in EXERCISES]
             with contextlib.suppress(SyntaxError):
                 before += kept.parsed(text).body

@@ -15,6 +15,7 @@ import torch
 from utils.exercises import (
     EXERCISES,
     answer,
+    catalogue,
     check,
     forget,
     kept,
@@ -56,9 +57,9 @@ def said(capsys):
 def put(progress_folder):
     """Return a function that writes a file into the folder, as its reader's own."""
 
-    def write(text: str, name: str = "", mode: int = 0o600) -> Path:
+    def write(text: str, name: str = "1.4.py", mode: int = 0o600) -> Path:
         progress_folder.mkdir(exist_ok=True)
-        path = progress_folder / (name or kept.path_of(SOFT).name)
+        path = progress_folder / name
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         path.chmod(mode)
         return path
@@ -145,16 +146,22 @@ BAD = {  # what stands in the file, and why it is not used
     f"{HEAD}x = 1": "the reference; its cell gives no function to check",
     f"{HEAD}f = answer('1.4')\ncheck('1.4', f)": 'it calls answer("1.4") itself',
     f"{HEAD}\udcff": f"{ALONE} raises SyntaxError: ",
-    "": "the reference; its cell gives no function to check",
+    f"{kept.MARK}9.9, Another\n{SOFTMAX}": "1.4 is not solved yet",
+    f"# mine\n{SOFTMAX}": "1.4 is not solved yet",
+    "": "1.4 is not solved yet",
 }
 
 
 @pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
-def test_a_bad_file_costs_a_sentence(text, put, notebook, said):
-    put(text)
+def test_a_bad_file_costs_a_sentence_and_is_not_ours_to_delete(
+    text, put, notebook, said
+):
+    path = put(text)
     assert not comes_back(said) and BAD[text] in said(answer, "1.4")
     notebook.run(SOFTMAX)
     assert comes_back(said)
+    forget()
+    assert path.exists() is (HEAD not in text)
 
 
 def test_a_file_that_is_not_ours_stays(notebook, progress_folder, put, said):
@@ -162,6 +169,45 @@ def test_a_file_that_is_not_ours_stays(notebook, progress_folder, put, said):
     notebook.run(SOFTMAX)
     assert len(list(progress_folder.iterdir())) == 2, "half a file is left"
     assert said(forget) == "Forgotten: 1.4.\n" and path.read_text() == "mine"
+
+
+OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.4") runs it: `check` signed
+# signature {"0" * 64}
+# solved 2026-01-01 12:00 +0100
+# answer("1.4") reads this file and checks it again; forget("1.4") deletes it.
+
+def softmax(s):\r
+    return s.softmax(-1)\r
+
+
+ANSWER = softmax
+"""
+
+
+def test_a_file_of_the_older_kind_comes_back(progress_folder, put, said):
+    put(OLDER)
+    assert comes_back(said)
+    forget()
+    assert not list(progress_folder.iterdir())
+
+
+def test_an_answer_is_found_after_the_exercises_were_numbered_anew(
+    notebook, progress_folder, put, monkeypatch
+):
+    """1.4 and 1.1 change places, after both were solved, one in an older file."""
+    notebook.run(SOFTMAX)
+    two = EXERCISES["1.1"]
+    put(f"{kept.MARK}1.1, {two.title}\n{two.solution}\ncheck('1.1', f)", "1.1.py")
+    moved = {f"1.4 {SOFT.title}": "1.1", f"1.1 {two.title}": "1.4"}
+    monkeypatch.setattr(catalogue, "renumbered", lambda: moved)
+    titles = two.title, SOFT.title
+    for exercise, title in zip((SOFT, two), titles):
+        monkeypatch.setitem(exercise.__dict__, "title", title)
+    assert "my_attention" in kept.read(SOFT) and "softmax" in kept.read(two)
+    kept.write(two, "new")
+    assert kept.read(two).endswith("new\n") and "my_attention" in kept.read(SOFT)
+    forget()
+    assert not list(progress_folder.iterdir())
 
 
 @posix

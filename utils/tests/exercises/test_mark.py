@@ -41,6 +41,8 @@ def notebook(*cells: str) -> str:
     parts = [{"cell_type": "code", "outputs": said, "source": cell} for cell in cells]
     for part in parts:
         part["metadata"] = {"shows_broken": 0} if "shows" in part["source"] else None
+        if part["source"].startswith("###"):
+            part["cell_type"] = "markdown"
     return json.dumps({"nbformat": 4, "cells": parts})
 
 
@@ -142,6 +144,15 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert "1.1: 9 solved, 2 wrong: others, 1 unmarked, 1 wrong: no scale." in out
     assert "Not marked, because the name does not end in .ipynb: " in out
     assert "01.ipynb.txt." in out and ".csv" not in out
+
+
+def test_an_old_number_is_known_by_its_title(tmp_path, monkeypatch):
+    moved = {"1.1 Attention once": "1.4", "1.4 Softmax once": "1.1"}
+    monkeypatch.setattr("utils.exercises.catalogue.renumbered", lambda: moved)
+    path = tmp_path / "old.ipynb"
+    headings = "### Exercise 1.1 · Attention once", "### Exercise 1.2 · New"
+    path.write_text(notebook(*headings, "check('1.1', f)", "check('1.2', g)"))
+    assert [name for name, *_ in mark.answer_cells(path)] == ["1.4", "1.2"]
 
 
 @pytest.fixture
