@@ -46,7 +46,6 @@ class Sentence(NamedTuple):
     upos: tuple[str, ...]
     heads: tuple[int, ...]
     relations: tuple[str, ...]
-    multiword_tokens: int
     empty_nodes: int
 
 
@@ -79,9 +78,9 @@ def _sentence(rows: conllu.TokenList, number: str) -> Sentence:
     columns = (tuple(row[x] for row in words) for x in "form upos head deprel".split())
     text = rows.metadata.get("text", " ".join(row["form"] for row in words))
     name = rows.metadata.get("sent_id", number)
-    # 3-4 is a multiword token, 5.1 an empty node
+    # the id of an empty node is as (5, ".", 1); (3, "-", 4) is a multiword token
     signs = [row["id"][1] for row in rows if not isinstance(row["id"], int)]
-    return Sentence(name, text, *columns, signs.count("-"), signs.count("."))
+    return Sentence(name, text, *columns, signs.count("."))
 
 
 def _check_tree(rows: conllu.TokenList, words: list[int]) -> None:

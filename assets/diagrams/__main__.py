@@ -12,10 +12,9 @@ import matplotlib.pyplot as plt
 
 from assets.diagrams.attention_shapes import attention_shapes
 from assets.diagrams.block import block
-from assets.diagrams.composition import composition
+from assets.diagrams.circuits import composition, name_circuit
 from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
-from assets.diagrams.name_circuit import name_circuit
 from assets.diagrams.one_query import one_query_1, one_query_2, one_query_3
 from assets.diagrams.query_key_value import query_key_value
 from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05

@@ -2,13 +2,14 @@
 
 The module of a study has
 
-    study(): returns what is stored, all runs and what is to be known about them
+    study(): returns all runs, and what is to be known about them
     again(stored): returns some runs, made once more
     comparable(stored): returns the stored runs in the form of those that `again` made;
         left out where this is stored["runs"]
     KEY: the fields that say which run it is
     MARGIN: {field: margin} of the fields that are compared; a number may lie outside
         what the stored runs of its key span by so much
+    SETTINGS: stored and compared, too; left out where the runs say all
 
 Runs of the same key are runs with several seeds. Other CPUs round otherwise, and
 training makes more of it: this is what margins are for.
@@ -18,6 +19,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -80,9 +82,16 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "transformers": version("transformers"),
         "machine": platform.machine(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+def whole(script: ModuleType, *files: str) -> dict:
+    """Run a study; return what is stored of it."""
+    settings = {"settings": script.SETTINGS} if hasattr(script, "SETTINGS") else {}
+    return {"versions": versions()} | settings | script.study(*files)
 
 
 def rounded(x, digits: int = 4):

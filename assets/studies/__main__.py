@@ -11,7 +11,7 @@ from inspect import signature
 
 import torch
 
-from assets.studies import FOLDER, STUDIES, as_json, misfits, stored_of
+from assets.studies import FOLDER, STUDIES, as_json, misfits, stored_of, whole
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if len(given.files) != len(signature(script.study).parameters):
         parser.error(f"these files do not fit.\n\n{given.name}: {script.__doc__}")
     if not given.check:
-        text = as_json(script.study(*given.files))
+        text = as_json(whole(script, *given.files))
         (FOLDER / f"{given.name}.json").write_text(text, encoding="utf-8")
         return 0
     stored = stored_of(given.name)

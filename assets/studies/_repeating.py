@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from utils.data import IGNORED, repeated_tokens
 from utils.masks import causal_mask
 from utils.models import CausalLM
-from utils.positions import Learned, Rotary
+from utils.positions import Learned
 from utils.training import train
 
 VOCAB, LENGTH, DIM, HEADS = 64, 64, 64, 4
@@ -33,12 +33,6 @@ SETTINGS = {
 MASK = causal_mask(LENGTH)
 
 
-def smear(x: Tensor, share: Tensor) -> Tensor:
-    """Return x (..., length, features), each position mixed with the one before it."""
-    before = F.pad(x, (0, 0, 1, 0))[..., :-1, :]
-    return (1 - share.sigmoid()) * x + share.sigmoid() * before
-
-
 class Smeared(Learned):
     """Each head's key is mixed with the key before it, in a share that is learned.
 
@@ -50,26 +44,9 @@ class Smeared(Learned):
         self.share = nn.Parameter(torch.zeros(num_heads, 1, 1))
 
     def rotate(self, query, key, offset=0):
-        return query, smear(key, self.share)
-
-
-class SmearedQueries(Smeared):
-    """The same for the queries instead of the keys."""
-
-    def rotate(self, query, key, offset=0):
-        return smear(query, self.share), key
-
-
-class SmearedValues(nn.Module):
-    """The same for the values, (batch, length, embed_dim), after their projection."""
-
-    def __init__(self, num_heads):
-        super().__init__()
-        self.share = nn.Parameter(torch.zeros(num_heads, 1, 1))
-
-    def forward(self, value):
-        heads = value.unflatten(-1, (len(self.share), -1)).transpose(1, 2)
-        return smear(heads, self.share).transpose(1, 2).flatten(2)
+        before = F.pad(key, (0, 0, 1, 0))[..., :-1, :]
+        share = self.share.sigmoid()
+        return query, (1 - share) * key + share * before
 
 
 @dataclass(frozen=True)
@@ -79,16 +56,11 @@ class Kind:
     layers: int
     periods: tuple[int, int]
     position: Callable = lambda: Learned(LENGTH, DIM)
-    smeared_values: bool = False
 
     def make(self) -> CausalLM:
         """Return a new model: attention only, words drawn as in GPT-2."""
         position = self.position()
-        model = CausalLM(VOCAB, DIM, HEADS, self.layers, position=position, mlp_dim=0)
-        for block in model.blocks if self.smeared_values else ():
-            smeared = block.attention.value_proj, SmearedValues(HEADS)
-            block.attention.value_proj = nn.Sequential(*smeared)
-        return model
+        return CausalLM(VOCAB, DIM, HEADS, self.layers, position=position, mlp_dim=0)
 
     def batch(self, generator) -> tuple[Tensor, Tensor]:
         return draw(generator, SETTINGS["batch"], self.periods)
@@ -99,11 +71,6 @@ KINDS = {
     "one layer": Kind(1, PERIODS),
     "smeared": Kind(1, PERIODS, lambda: Smeared(LENGTH, DIM, HEADS)),
     "fixed": Kind(1, FIXED),
-}
-CONTRASTS = {
-    "rotary": Kind(2, PERIODS, lambda: Rotary(DIM // HEADS)),
-    "smeared queries": Kind(1, PERIODS, lambda: SmearedQueries(LENGTH, DIM, HEADS)),
-    "smeared values": Kind(1, PERIODS, smeared_values=True),
 }
 
 

@@ -14,9 +14,8 @@ TOPICS = 8  # texts of Python's help()
 
 
 def about() -> dict:
-    """Return what a study says of torch and of the model."""
-    version = torch.__version__.split("+")[0]
-    return {"torch": version, "model": {"sha256": SMOLLM2_SHA256}}
+    """Return what a study says of the model."""
+    return {"model": {"sha256": SMOLLM2_SHA256}}
 
 
 def help_texts(tokenizer, length: int, start: int = 0) -> dict[str, str]:

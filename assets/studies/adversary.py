@@ -9,7 +9,6 @@ size are trained from the start while each head of layer 1 attends uniformly. Ab
 minutes on one core.
 """
 
-import platform
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -267,8 +266,6 @@ def study() -> dict:
             runs.append(run(name, seed, adversary, models[seed], evaluations))
         print(name, flush=True)
     return {
-        "study": "is an attention pattern the explanation of an answer?",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "training": TRAINING,
         "uniform": {str(steps): accuracies_of_uniform(steps) for steps in UNIFORM},
         "runs": runs,

@@ -43,8 +43,7 @@ def best_scores(seeds) -> list[dict]:
 
 def study() -> dict:
     """Return the study."""
-    version = torch.__version__.split("+")[0]
-    return {"torch": version, "copies": COPIES, "runs": best_scores(range(COPIES))}
+    return {"copies": COPIES, "runs": best_scores(range(COPIES))}
 
 
 def again(stored: dict) -> list[dict]:

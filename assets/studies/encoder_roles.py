@@ -6,8 +6,6 @@ stored, the mean over the course's 203 sentences. The highest of these is the th
 above which lesson 09 calls a trained head specialised.
 """
 
-import torch
-
 from assets.studies.roles import best_of_copies, encoder_and_texts
 
 COPIES = 19  # with the trained encoder twenty: see lesson 07
@@ -25,8 +23,7 @@ def best_scores(seeds) -> list[dict]:
 
 def study() -> dict:
     """Return the study."""
-    version = torch.__version__.split("+")[0]
-    return {"torch": version, "copies": COPIES, "runs": best_scores(range(COPIES))}
+    return {"copies": COPIES, "runs": best_scores(range(COPIES))}
 
 
 def again(stored: dict) -> list[dict]:

@@ -11,16 +11,21 @@ trained on in the same way. Stored of each seed: the loss on the held-out storie
 without any error, after 0 and 90. About 30 minutes on one core.
 """
 
+from copy import deepcopy
+
 import torch
 
-from assets.studies import rounded, versions
-from assets.studies.story_models import STORED, TRAINING, held_out_loss, make_batch
-from assets.studies.story_models import trained as with_four
+from assets.studies import rounded, story_models
+from assets.studies.story_models import (
+    STORED,
+    TRAINING,
+    held_out_loss,
+    make_batch,
+    make_model,
+)
 from assets.studies.story_variants import right_stories
 from utils.models import CausalLM
-from utils.positions import Rotary
 from utils.pretrained import load_story_model
-from utils.stories import VOCAB
 from utils.training import train
 
 SEEDS = range(8)
@@ -33,26 +38,15 @@ KEY = ("way", "kv heads", "seed")
 MARGIN = {"losses": 0.05, "right": 15}
 
 
-def make_model(kv_heads: int) -> CausalLM:
-    """Return the model of lesson 06, untrained, with so many key and value heads."""
-    options = {"position": Rotary(HEAD_DIM), "num_kv_heads": kv_heads}
-    return CausalLM(len(VOCAB), 128, HEADS, 2, **options)
-
-
 def trained(kv_heads: int, seed: int) -> CausalLM:
     """Return a model that had so many key and value heads from the start."""
-    if kv_heads == HEADS:
-        return with_four(seed)
-    torch.manual_seed(seed)
-    model = make_model(kv_heads)
-    train(model, make_batch, seed=seed, **TRAINING)
-    return model
+    return story_models.trained(seed, lambda: make_model(num_kv_heads=kv_heads))
 
 
 def converted(model: CausalLM, kv_heads: int, way: str, seed: int = 0) -> CausalLM:
     """Return a copy with fewer key and value heads, each made of a group of heads."""
     torch.manual_seed(seed)
-    new = make_model(kv_heads).eval()
+    new = make_model(num_kv_heads=kv_heads).eval()
     drawn, weights = new.state_dict(), dict(model.state_dict())
     for name, x in weights.items():
         if "key_proj" in name or "value_proj" in name:
@@ -67,9 +61,7 @@ def converted(model: CausalLM, kv_heads: int, way: str, seed: int = 0) -> Causal
 
 def trained_on(model: CausalLM, steps: int, seed: int, rate: float = RATE) -> CausalLM:
     """Return a copy that was trained for some more steps."""
-    kv_heads = model.blocks[0].attention.num_kv_heads
-    copy = make_model(kv_heads).eval()
-    copy.load_state_dict(model.state_dict())
+    copy = deepcopy(model)
     if steps:
         how = {"learning_rate": rate, "warmup": max(1, steps // 10)}
         train(copy, make_batch, steps, seed=BATCHES + seed, progress=False, **how)
@@ -102,8 +94,6 @@ def runs_of_seed(seed: int) -> list[dict]:
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "can a trained model be given fewer key and value heads?",
-        "versions": versions(),
         "steps": TRAINING["steps"],
         "further steps": FURTHER,
         "learning rate": RATE,

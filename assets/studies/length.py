@@ -2,8 +2,8 @@
 
 Every model is trained on texts of L tokens and tested on texts of 4 L, in sixteen parts
 of L / 4 positions. `ALL` also asks whether a finding is one of these settings only:
-with other steps, rates, seeds and schemes. The whole study takes about fifty minutes on
-one core; lesson 05 plots what is stored.
+with other steps, rates and seeds. The whole study takes about 45 minutes on one core;
+lesson 05 plots what is stored.
 """
 
 import copy
@@ -15,14 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.studies import rounded, told, versions
+from assets.studies import rounded, told
 from utils.data import copy_first_token, python_docs, tokens_back
 from utils.models import CausalLM
 from utils.positions import (
     ALiBi,
     Learned,
     NoPE,
-    PositionScheme,
     Rotary,
     Sinusoidal,
     T5Bias,
@@ -96,40 +95,16 @@ TASKS = {
 }
 
 
-class LearnedAsWords(Learned):
-    """A table drawn like this model's word vectors, from N(0, 1).
+class Windowed(Rotary):
+    """Rotary positions, and no key is read that is `window` back or farther."""
 
-    BERT and GPT-2 draw both from N(0, 0.02 ** 2). Next to vectors fifty times as large,
-    such a table learns "3 back" too slowly for this study.
-    """
-
-    def reset_parameters(self):
-        nn.init.normal_(self.table)
-
-
-class LouderT5(T5Bias):
-    """T5Bias with a table that counts ten times: AdamW then learns it ten times faster
-    (up to weight decay)."""
+    def __init__(self, head_dim, window):
+        super().__init__(head_dim)
+        self.window = window
 
     def bias(self, query_length, key_length):
-        return 10 * super().bias(query_length, key_length)
-
-
-class Windowed(PositionScheme):
-    """Another scheme, and no key is read that is `window` back or farther."""
-
-    def __init__(self, scheme, window):
-        super().__init__()
-        self.scheme, self.window = scheme, window
-
-    def rotate(self, query, key, offset=0):
-        return self.scheme.rotate(query, key, offset)
-
-    def bias(self, query_length, key_length):
-        bias = self.scheme.bias(query_length, key_length)
-        relative = relative_positions(query_length, key_length)
-        bias = torch.zeros(relative.shape)[None, None] if bias is None else bias
-        return bias.masked_fill(relative <= -self.window, -torch.inf)
+        far = relative_positions(query_length, key_length) <= -self.window
+        return torch.zeros(far.shape).masked_fill(far, -torch.inf)[None, None]
 
 
 class Clamped(Rotary):
@@ -153,25 +128,14 @@ class Clamped(Rotary):
         return self.correction  # of the scores that `rotate` has just prepared
 
 
-SIX = {  # name -> scheme for a training length
-    "learned": lambda length: LearnedAsWords(LONGER * length, DIM),
+SCHEMES = {  # name -> scheme for a training length
+    "learned, small": lambda length: Learned(LONGER * length, DIM),
     "sinusoidal": lambda length: Sinusoidal(DIM),
     "none": lambda length: NoPE(),
     "rotary": lambda length: Rotary(DIM // HEADS),
     "ALiBi": lambda length: ALiBi(HEADS),
     "T5": lambda length: T5Bias(HEADS),
 }
-VARIANTS = {  # trained on "characters"
-    "learned, small": lambda length: Learned(LONGER * length, DIM),
-    "T5, louder": lambda length: LouderT5(HEADS),
-    "T5 16/32": lambda length: T5Bias(HEADS, num_buckets=16, max_distance=32),
-    "T5 16/32, louder": lambda length: LouderT5(HEADS, num_buckets=16, max_distance=32),
-}
-BASES = {
-    "rotary, base 4000": lambda length: Rotary(DIM // HEADS, base=4000.0),
-    "rotary, base 30000": lambda length: Rotary(DIM // HEADS, base=30000.0),
-}
-SCHEMES = SIX | VARIANTS | BASES
 
 
 @dataclass(frozen=True)
@@ -191,18 +155,13 @@ class Runs:
         return {} if all(SETTINGS[name] == how[name] for name in how) else how
 
 
-LONGER_TRAINING = Runs(
-    "3 back", ("ALiBi", "rotary", "none", "T5"), steps=2000, learning_rate=1e-2
-)
 ALL = [
-    Runs("3 back", tuple(SIX)),
-    Runs("first", tuple(SIX)),
-    Runs("characters", (*SIX, *VARIANTS)),
+    Runs("3 back", tuple(SCHEMES)),
+    Runs("first", tuple(SCHEMES)),
+    Runs("characters", tuple(SCHEMES)),
     # whether a finding is one of these settings only
-    LONGER_TRAINING,
+    Runs("3 back", ("ALiBi", "rotary", "none", "T5"), steps=2000, learning_rate=1e-2),
     Runs("first", ("rotary",), seeds=range(8, 16)),
-    Runs("3 back", ("learned, small",)),
-    Runs("first", ("learned, small", *BASES)),
     # what the longer training changed at once: the learning rate alone, the steps alone
     Runs("3 back", ("ALiBi", "rotary"), learning_rate=1e-2),
     Runs("3 back", ("ALiBi", "rotary"), steps=2000),
@@ -211,34 +170,16 @@ ALL = [
 
 def changed_after_training(scheme: nn.Module, length: int) -> dict[str, nn.Module]:
     """Return other schemes under which the same weights are tested, too."""
-    if isinstance(scheme, Rotary) and scheme.base == 10000:
-        dim = DIM // HEADS
-        return {
-            "interpolated": Rotary(dim, scale=1 / LONGER),
-            "NTK": Rotary(dim, base=10000 * LONGER ** (dim / (dim - 2))),
-            "clamped L": Clamped(dim, length),
-            "clamped 3L/4": Clamped(dim, 3 * length // 4),
-            "window L": Windowed(scheme, length),
-            "window L/2": Windowed(scheme, length // 2),
-        }
-    if isinstance(scheme, T5Bias):
-        unused = any(distance >= length for distance in scheme.first)
-        changed = {"filled": filled(scheme, length)} if unused else {}
-        if not isinstance(scheme, LouderT5):
-            changed["window L"] = Windowed(scheme, length)
-            if not unused:
-                changed["window L/2"] = Windowed(scheme, length // 2)
-        return changed
-    return {}
-
-
-def filled(scheme: T5Bias, length: int) -> T5Bias:
-    """Return a copy whose never trained buckets repeat the last trained one."""
-    scheme = copy.deepcopy(scheme)
-    trained = sum(distance < length for distance in scheme.first)
-    with torch.no_grad():
-        scheme.table[trained:] = scheme.table[trained - 1]
-    return scheme
+    if not isinstance(scheme, Rotary):
+        return {}
+    dim = DIM // HEADS
+    return {
+        "interpolated": Rotary(dim, scale=1 / LONGER),
+        "NTK": Rotary(dim, base=10000 * LONGER ** (dim / (dim - 2))),
+        "clamped L": Clamped(dim, length),
+        "clamped 3L/4": Clamped(dim, 3 * length // 4),
+        "window L": Windowed(dim, length),
+    }
 
 
 def with_position(model: CausalLM, scheme: nn.Module) -> CausalLM:
@@ -281,16 +222,10 @@ def runs_of(task: Task, name: str, how: Runs) -> Iterator[dict]:
     )
     for seed, model in zip(how.seeds, models):
         run = {"task": task.name, "scheme": name, "seed": seed} | how.other_training
-        run |= {"tested": "as trained"}
-        extra = {}
-        if isinstance(model.position, T5Bias) and task.name == "characters":
-            bias = model.position.bias(1, LONGER * task.length)[0, :, 0]
-            at = [-1 - distance for distance in model.position.first if distance < 256]
-            extra["bias"] = rounded(bias[:, at], 3)
-        yield run | extra | {"parts": rounded(by_part(model, task))}
-        changed = changed_after_training(model.position, task.length)
-        for tested, other in changed.items():
-            parts = rounded(by_part(with_position(model, other), task))
+        schemes = {"as trained": model.position}
+        schemes |= changed_after_training(model.position, task.length)
+        for tested, scheme in schemes.items():
+            parts = rounded(by_part(with_position(model, scheme), task))
             yield run | {"tested": tested, "parts": parts}
 
 
@@ -314,9 +249,6 @@ def study() -> dict:
         for run in runs_of(TASKS[how.task](), name, how)
     )
     return {
-        "study": "train short, test long",
-        "versions": versions(),
-        "settings": SETTINGS,
         "yardsticks": yardsticks(),
         "runs": told(runs),
     }

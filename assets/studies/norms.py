@@ -16,8 +16,8 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from assets.studies import rounded, told, variants, versions
-from assets.studies.parts import baselines
+from assets.studies import rounded, told, variants
+from assets.studies.variants import baselines
 from utils import training
 from utils.data import Corpus, python_docs
 from utils.models import CausalLM
@@ -119,8 +119,6 @@ def study() -> dict:
     """Run everything; return what is stored."""
     corpus = python_docs()
     return {
-        "study": "what do layer norms buy?",
-        "versions": versions(),
         "text": variants.sizes(corpus),
         "training": {"batch": BATCH, "length": variants.LENGTH, "warmup": WARMUP},
         "baselines": baselines(corpus),

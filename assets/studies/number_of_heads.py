@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.studies import rounded, told, versions
+from assets.studies import rounded, told
 from assets.studies._together import train_together
 from utils.attention import merge_heads, scaled_dot_product_attention, split_heads
 
@@ -83,28 +83,19 @@ def trained(heads: int, head_dim: int, steps: int, seeds) -> tuple[list[Asker], 
 
 
 def runs_of_kind(heads: int, head_dim: int, steps: int, seeds) -> list[dict]:
-    """Train models of one kind; return what is stored of them.
-
-    error: the mean loss of the last steps; curve: 20 means of steps / 20.
-    """
+    """Train models of one kind; return their errors: mean losses of the last steps."""
     _, losses = trained(heads, head_dim, steps, seeds)
     kind = {"heads": heads, "head_dim": head_dim, "steps": steps}
     runs = []
     for seed, curve in zip(seeds, losses.T):
-        run = {
-            "error": curve[-SETTINGS["last"] :].mean(),
-            "curve": curve.unflatten(0, (20, -1)).mean(dim=-1),
-        }
-        runs.append(kind | {"seed": seed} | rounded(run))
+        error = curve[-SETTINGS["last"] :].mean()
+        runs.append(kind | {"seed": seed} | rounded({"error": error}))
     return runs
 
 
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "at equal parameters, how many heads answer four questions best?",
-        "versions": versions(),
-        "settings": SETTINGS,
         "runs": told(run for kind in KINDS for run in runs_of_kind(*kind, SEEDS)),
     }
 

@@ -29,7 +29,7 @@ LEFT_OUT = {
 }
 FIRST = 17  # the first layer of these heads
 KEY = ("text", "without", "instead")
-MARGIN = dict.fromkeys(("all", *KINDS, "early", "late", "by place"), 0.02)
+MARGIN = dict.fromkeys((*KINDS, "early", "late", "by place"), 0.02)
 
 
 def texts_of(stored: dict) -> dict[str, dict[str, str]]:
@@ -82,7 +82,6 @@ def row(reader: Reader, text: str, without: str) -> dict:
     heads = LEFT_OUT[without]
     losses = reader.losses(heads)  # (texts, 511)
     found = {"text": text, "without": without, "instead": "zero", "heads": heads}
-    found["all"] = losses.mean(1)
     kinds = [kinds_of(ids) for ids in reader.texts.tolist()]
     for kind in KINDS:
         chosen = torch.tensor([[each == kind for each in one] for one in kinds])

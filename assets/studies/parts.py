@@ -4,16 +4,13 @@ The models, the text and the training are those of `variants`, which has the who
 and the one without attention. Here are models without norms, without MLPs, and without
 residual connections (all, or those around one of the two sublayers); the whole model
 and the one without residual connections also with six blocks; the whole model trained
-three times as long, with its losses on both parts of the text. The last two groups
-answer what the deeper notebook asks then. About 35 minutes on one core.
+three times as long, also with dropout, with its losses on both parts of the text. The
+last two groups answer what the deeper notebook asks then. About 40 minutes on one core.
 """
 
-import torch
-
-from assets.studies import rounded, told, variants, versions
+from assets.studies import rounded, told, variants
 from utils.data import Corpus, python_docs
 from utils.models import Block, CausalLM
-from utils.positions import Rotary
 from utils.training import train
 
 RATE, STEPS, LONGER = 5e-3, 240, 720
@@ -24,6 +21,7 @@ GROUPS = [  # model, blocks, steps, learning rate, seeds
     ("full", 6, STEPS, RATE, range(3)),
     ("no residual", 6, STEPS, RATE, range(3)),
     ("full", 2, LONGER, RATE, range(3)),
+    ("dropout 0.2", 2, LONGER, RATE, range(3)),
     ("no residual around attention", 2, STEPS, RATE, range(3)),
     ("no residual around the MLP", 2, STEPS, RATE, range(3)),
     ("no residual around the MLP", 6, STEPS, RATE, range(3)),
@@ -46,7 +44,6 @@ class Bare(Block):
         return y if "MLP" in self.replacing else x + y
 
 
-OPTIONS = {"no norms": {"norm": None}, "no MLP": {"mlp_dim": 0}}
 REPLACING = {
     "no residual": ("attention", "MLP"),
     "no residual around attention": ("attention",),
@@ -55,14 +52,12 @@ REPLACING = {
 }
 
 
-def make_model(name: str, blocks: int, vocab_size: int) -> CausalLM:
+def make_model(name: str, blocks: int, vocab_size: int, seed: int = 0) -> CausalLM:
     """Return an untrained model."""
-    embed_dim, heads = variants.EMBED_DIM, variants.HEADS
-    position = Rotary(embed_dim // heads)
-    options = {"position": position, "embedding_std": None, **OPTIONS.get(name, {})}
-    model = CausalLM(vocab_size, embed_dim, heads, blocks, **options)
+    model = variants.make_model(name, vocab_size, seed, blocks)
     for i in range(blocks) if name in REPLACING else ():
-        model.blocks[i] = Bare(embed_dim, heads, position=position)
+        sizes = variants.EMBED_DIM, variants.HEADS
+        model.blocks[i] = Bare(*sizes, position=model.position)
         model.blocks[i].replacing = REPLACING[name]
         if "no attention" in name:
             model.blocks[i].attention = variants.Silent()
@@ -86,25 +81,10 @@ def both_losses(model: CausalLM, corpus: Corpus, steps: int, every: int, **how) 
 def run(name: str, blocks: int, steps: int, rate: float, seed: int) -> dict:
     """Train one model; return what is stored of it."""
     corpus = python_docs()
-    torch.manual_seed(seed)
-    model = make_model(name, blocks, len(corpus.vocab))
-    every = 40 if (name, steps) == ("full", LONGER) else steps
+    model = make_model(name, blocks, len(corpus.vocab), seed)
+    every = 40 if steps == LONGER else steps
     found = both_losses(model, corpus, steps, every, seed=seed, learning_rate=rate)
     return dict(zip(KEY, (name, blocks, steps, rate))) | {"seed": seed} | found
-
-
-def baselines(corpus: Corpus) -> dict[str, float]:
-    """Return the losses of the unigram and the bigram model of lesson 06's core."""
-    size, text = len(corpus.vocab), corpus.train
-    counts = torch.bincount(text, minlength=size) + 1.0
-    single = counts / counts.sum()
-    pairs = torch.bincount(text[:-1] * size + text[1:], minlength=size**2)
-    pairs = pairs.view(size, size)
-    before, after = corpus.validation[:-1], corpus.validation[1:]
-    seen = pairs[before, after] / pairs.sum(dim=1)[before]
-    mixed = 0.6 * seen + 0.4 * single[after]
-    losses = {"unigram": -single[after].log(), "bigram": -mixed.log()}
-    return rounded({name: loss.mean() for name, loss in losses.items()})
 
 
 def study() -> dict:
@@ -117,10 +97,8 @@ def study() -> dict:
         if seed in seeds
     ]
     return {
-        "study": "why is each part of a block there?",
-        "versions": versions(),
         "text": variants.sizes(corpus),
-        "baselines": baselines(corpus),
+        "baselines": variants.baselines(corpus),
         "runs": told(run(*each) for each in runs),
     }
 
@@ -129,5 +107,5 @@ comparable = variants.comparable
 
 
 def again(stored: dict) -> list[dict]:
-    bigram = baselines(python_docs())["bigram"]
+    bigram = variants.baselines(python_docs())["bigram"]
     return [variants.from_bigram(run(*CHECKED), bigram)]

@@ -223,8 +223,7 @@ def study() -> dict:
         }
         heads_per_layer = model.blocks[0].attention.num_heads
         rows += rows_of(name, found, entropies, heads_per_layer)
-    version = torch.__version__.split("+")[0]
-    return {"torch": version, "enough": ENOUGH, "models": kinds, "runs": rows}
+    return {"enough": ENOUGH, "models": kinds, "runs": rows}
 
 
 def again(stored: dict) -> list[dict]:

@@ -11,7 +11,7 @@ on one core.
 import torch
 from torch import Tensor, nn
 
-from assets.studies import FOLDER, rounded, versions
+from assets.studies import FOLDER, rounded
 from utils.baselines import entropy_matched_copy, untrained_copy
 from utils.heads import normalised_entropy
 from utils.pretrained import load_minilm
@@ -118,8 +118,6 @@ def study() -> dict:
             runs.append({"encoder": kind, "seed": seed} | found)
         print(seed, flush=True)
     return {
-        "study": "does attention rollout say which tokens matter?",
-        "versions": versions(),
         "sentences": len(texts),
         "runs": runs,
     }

@@ -8,7 +8,7 @@ copies. About twenty seconds a model on one core, and a minute to train it.
 import torch
 from torch import Tensor, nn
 
-from assets.studies import rounded, told, versions
+from assets.studies import rounded, told
 from assets.studies.story_models import SEEDS, STORED, rows, trained
 from utils.baselines import entropy_matched_copy, untrained_copy
 from utils.heads import normalised_entropy, on_keys
@@ -83,9 +83,6 @@ def run(model: nn.Module, seed: int) -> dict:
 def study() -> dict:
     """Return the runs of all seeds."""
     return {
-        "study": "which heads attend to the earlier colour, thing, place or name?",
-        "versions": versions(),
-        "settings": SETTINGS,
         "runs": told(run(trained(seed), seed) for seed in SEEDS),
     }
 

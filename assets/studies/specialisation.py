@@ -1,7 +1,5 @@
 """What do heads specialise in? Four kinds of models, sixteen seeds each, every head.
 
-Beside them three contrasts, eight seeds each: rotary positions instead of a learned
-table, and one layer in which the queries are smeared, or the values, but not the keys.
 All models are given random tokens that start again after a while, and learn to continue
 them. The whole study takes about half an hour on one core; lesson 08 plots what is
 stored.
@@ -12,15 +10,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from assets.studies import rounded, told, versions
+from assets.studies import _repeating, rounded, told
 from assets.studies._repeating import (
-    CONTRASTS,
     HEADS,
     KINDS,
     LENGTH,
     MASK,
     PERIODS,
-    SETTINGS,
     TESTED,
     accuracy,
     trained,
@@ -37,8 +33,8 @@ from utils.heads import (
 from utils.recording import ablate, head_importance
 from utils.training import cross_entropy
 
-SEEDS = list(range(16))
-FEW = list(range(8))  # of each contrast
+SEEDS = range(16)
+SETTINGS = _repeating.SETTINGS
 CHECKED = ("smeared", 0)  # --check repeats this run
 KEY = ("kind",)
 MARGIN = {"accuracy": 0.05, "jump": 40}
@@ -46,28 +42,26 @@ MARGIN = {"accuracy": 0.05, "jump": 40}
 
 # --- what is measured of a model ------------------------------------------------------
 
-METRICS = {
-    "previous, positions 1 to 31": lambda attention, ids: previous_token(
-        attention, mask=MASK, queries=early(attention)
-    ),
-    "previous, from 32 on": lambda attention, ids: previous_token(
-        attention, mask=MASK, queries=~early(attention)
-    ),
-    "induction": lambda attention, ids: induction(attention, ids, mask=MASK),
-    "current": lambda attention, ids: current_token(attention, mask=MASK),
-}
-SCORED = "previous, positions 1 to 31", "current"
-OF_CONTRASTS = "previous, positions 1 to 31", "previous, from 32 on", "induction"
-
 
 def early(attention: Tensor) -> Tensor:
     """Return (texts, queries): the positions that a first copy can have."""
-    return places(attention) <= PERIODS[1]
+    return (torch.arange(LENGTH) <= PERIODS[1]).expand(len(attention), -1)
 
 
-def places(texts: Tensor) -> Tensor:
-    """Return (texts, positions): the number of each position."""
-    return torch.arange(LENGTH).expand(len(texts), -1)
+def previous_early(attention: Tensor, ids: Tensor) -> Tensor:
+    return previous_token(attention, mask=MASK, queries=early(attention))
+
+
+def current_early(attention: Tensor, ids: Tensor) -> Tensor:
+    return current_token(attention, mask=MASK, queries=early(attention))
+
+
+def current(attention: Tensor, ids: Tensor) -> Tensor:
+    return current_token(attention, mask=MASK)
+
+
+def after_copies(attention: Tensor, ids: Tensor) -> Tensor:
+    return induction(attention, ids, mask=MASK)
 
 
 def by_head(model, ids: Tensor, metric: Callable) -> Tensor:
@@ -75,10 +69,6 @@ def by_head(model, ids: Tensor, metric: Callable) -> Tensor:
     return torch.stack(
         [metric(a, ids).nanmean(0) for a in record_attention(model, ids)]
     )
-
-
-def head_scores(model, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-    return {name: by_head(model, ids, METRICS[name]) for name in names}
 
 
 def subsets(model, texts) -> list[float]:
@@ -163,15 +153,6 @@ def composition(model) -> Tensor:
     return (found == torch.arange(len(words))).float().mean(-1)
 
 
-def current_by_place(model, ids: Tensor) -> dict[str, Tensor]:
-    """Return how much the first layer's heads attend to their own token, early on."""
-
-    def metric(attention, _):
-        return current_token(attention, mask=MASK, queries=early(attention))
-
-    return {"up to 31": by_head(model, ids, metric)[0]}
-
-
 def jump(curve: list) -> int | None:
     """Return the first step at which half of the tokens were guessed."""
     return next((step for step, share in curve if share >= 0.5), None)
@@ -201,11 +182,16 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
         "curve": [share for _, share in curve],
         "jump": jump(curve),
         "accuracy": accuracies(model, texts),
-        "scores": {"trained": head_scores(model, ids, SCORED)},
+        "scores": {
+            "trained": {
+                "previous, positions 1 to 31": by_head(model, ids, previous_early),
+                "current": by_head(model, ids, current),
+            }
+        },
     }
     if name in ("two layers", "fixed"):
         found |= {
-            "induction at period": at_periods(lambda period: METRICS["induction"]),
+            "induction at period": at_periods(lambda period: after_copies),
             "fixed offset at period": at_periods(stripe),
         }
     small = {}
@@ -216,28 +202,13 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
         small["loss without"] = loss_without(model, texts)
         found |= {
             "without": subsets(model, few),
-            "current by place": current_by_place(model, ids),
+            "current by place": {"up to 31": by_head(model, ids, current_early)[0]},
             "hidden from keys": hidden_from(model, "keys", texts),
             "hidden from values": hidden_from(model, "values", texts),
             "composition": composition(model),
             "composition, untrained": composition(untrained),
         }
     return rounded(found) | small
-
-
-def contrasted(name: str, seed: int, model, curve: list) -> dict:
-    """Return what is stored of a contrast: accuracies, and roles by position."""
-    texts = unseen(PERIODS)
-    found = {
-        "kind": name,
-        "seed": seed,
-        "steps": SETTINGS["steps"],
-        "learning_rate": SETTINGS["learning_rate"],
-        "jump": jump(curve),
-        "accuracy": accuracies(model, texts),
-        "scores": head_scores(model, texts[0], OF_CONTRASTS),
-    }
-    return rounded(found)
 
 
 def stripe(period: int) -> Callable:
@@ -251,15 +222,6 @@ def stripe(period: int) -> Callable:
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "what heads specialise in",
-        "versions": versions(),
-        "settings": SETTINGS,
-        "seeds": SEEDS,
-        "contrasts": told(
-            contrasted(name, seed, *trained(kind, seed))
-            for name, kind in CONTRASTS.items()
-            for seed in FEW
-        ),
         "runs": told(
             measured(name, seed, *trained(kind, seed))
             for name, kind in KINDS.items()

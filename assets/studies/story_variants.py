@@ -12,11 +12,16 @@ minutes on one core.
 
 import torch
 
-from assets.studies import rounded, told, versions
-from assets.studies.story_models import TRAINING, held_out_loss, make_batch, rows
+from assets.studies import rounded, told
+from assets.studies.story_models import (
+    TRAINING,
+    held_out_loss,
+    make_model,
+    rows,
+    trained,
+)
 from assets.studies.variants import Silent
 from utils.models import CausalLM
-from utils.positions import Rotary
 from utils.recording import recorded
 from utils.stories import (
     FIRST,
@@ -28,7 +33,6 @@ from utils.stories import (
     is_right,
     next_tokens,
 )
-from utils.training import train
 
 SEEDS = range(8)
 VARIANTS = (
@@ -44,26 +48,17 @@ KEY = ("variant",)
 MARGIN = {"loss": 0.05}
 
 
-def make_model(variant: str, seed: int) -> CausalLM:
+def without(variant: str) -> CausalLM:
     """Return an untrained model without one part; "whole" has them all."""
-    torch.manual_seed(seed)
-    position = Rotary(32)
     options = {
         "no MLP": {"mlp_dim": 0},
         "no norms": {"norm": None},
         "no norms, large embeddings": {"norm": None, "embedding_std": None},
     }.get(variant, {})
-    model = CausalLM(len(VOCAB), 128, 4, 2, position=position, **options)
+    model = make_model(**options)
     for block in model.blocks:
         if variant == "no attention":
             block.attention = Silent()
-    return model
-
-
-def trained(variant: str, seed: int) -> CausalLM:
-    """Return a model that was trained on stories, as in the lesson."""
-    model = make_model(variant, seed)
-    train(model, make_batch, seed=seed, **TRAINING)
     return model
 
 
@@ -96,7 +91,7 @@ def lens(model: CausalLM) -> dict[str, list[float]]:
 
 def run(variant: str, seed: int) -> dict:
     """Train one model; return what is stored of it."""
-    model = trained(variant, seed)
+    model = trained(seed, lambda: without(variant))
     found = {"variant": variant, "seed": seed, "loss": held_out_loss(model)}
     found |= {"right": right_stories(model, seed)}
     return rounded(found | (lens(model) if variant == "whole" else {}))
@@ -105,8 +100,6 @@ def run(variant: str, seed: int) -> dict:
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "what is each part of the block worth to the story model?",
-        "versions": versions(),
         "steps": TRAINING["steps"],
         "learning rate": TRAINING["learning_rate"],
         "stories": STORIES,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from assets.studies import rounded, told, versions
+from assets.studies import rounded, told
 from assets.studies._together import train_together
 from utils.attention import scaled_dot_product_attention
 from utils.masks import causal_mask
@@ -166,9 +166,6 @@ def runs_of_kind(name: str, seeds) -> list[dict]:
 def study() -> dict:
     """Run everything; return what is stored."""
     return {
-        "study": "how many heads does a difference need?",
-        "versions": versions(),
-        "settings": SETTINGS,
         "runs": told(
             run for name in KINDS for run in runs_of_kind(name, KINDS[name].seeds)
         ),

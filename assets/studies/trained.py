@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from assets.studies import FOLDER, _repeating, adversary, rounded, versions
+from assets.studies import FOLDER, _repeating, adversary, rounded
 from assets.studies._repeating import KINDS, unseen
 from utils.models import CausalLM
 from utils.training import cross_entropy, train
@@ -101,8 +101,6 @@ def study() -> dict:
             runs.append(run | {"sha256": digest})
             print(run, flush=True)
     return {
-        "study": "the trained models that deeper notebooks load",
-        "versions": versions(),
         "runs": runs,
     }
 

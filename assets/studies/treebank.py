@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import transformers
 from torch import Tensor
 
-from assets.studies import rounded, versions
+from assets.studies import rounded
 from utils import pretrained
 from utils.baselines import entropy_matched_copy, sign_flip, untrained_copy
 from utils.heads import normalised_entropy, record_attention
@@ -26,7 +25,6 @@ from utils.masks import padding_mask
 from utils.models import Encoder
 from utils.syntax import (
     DIRECTIONS,
-    NOT_GRAMMAR,
     Arcs,
     Finding,
     Reading,
@@ -78,36 +76,18 @@ def read(model, tokenizer, sentences) -> Reading:
 
 
 def described(reading: Reading) -> dict:
-    """Return how much was read and counted, and what was left out and why."""
+    """Return how much was read, and how much was left out."""
     sentences, pieces = reading.sentences, reading.pieces
     too_long = set(reading.too_long())
-    were_read = [s for i, s in enumerate(sentences) if i not in too_long]
-    words = sum(len(s.words) for s in were_read)
-    arcs = arcs_of(reading, DIRECTIONS[0])
-    in_file = Counter(name for s in sentences for name in s.relations)
-    counted = Counter(arcs.relation)
-    grammar = sum(n for name, n in in_file.items() if name not in NOT_GRAMMAR)
+    words = sum(len(s.words) for i, s in enumerate(sentences) if i not in too_long)
     return {
         "sentences": len(sentences),
-        "words": sum(len(s.words) for s in sentences),
-        "sentences_read": len(were_read),
         "longest_in_pieces": int(pieces.sum(dim=1).max()) + 2,  # [CLS] and [SEP]
-        "words_of_several_pieces": int((pieces > 1).sum()),
-        "multiword_tokens_read_as_their_words": sum(
-            s.multiword_tokens for s in sentences
-        ),
         "left_out": {
             "sentences_too_long": len(too_long),
-            "words_of_sentences_too_long": sum(len(s.words) for s in sentences) - words,
             "words_without_pieces": words - int((pieces > 0).sum()),
             "empty_nodes": sum(s.empty_nodes for s in sentences),
-            "arcs_with_an_unread_word": grammar - len(arcs.word),
-            "arcs_of_root_and_punctuation": sum(in_file[name] for name in NOT_GRAMMAR),
-            "arcs_of_other_relations": {
-                name: n for name, n in sorted(counted.items()) if name not in RELATIONS
-            },
         },
-        "arcs": {name: counted[name] for name in RELATIONS},
     }
 
 
@@ -285,15 +265,12 @@ def study(dev: Path, test: Path) -> dict:
         row["all_heads"] = own[key][1].tolist()
         rows.append(rounded(row))
     return {
-        "study": "heads and grammar",
-        "versions": versions() | {"transformers": transformers.__version__},
         "model": {
             "name": pretrained.MODEL,
             "revision": pretrained.REVISION,
             "sha256": pretrained.MINILM_SHA256,
         },
         "data": data,
-        "settings": SETTINGS,
         "dev": described(readings[0]),
         "test": described(readings[1]),
         "objects": objects_read(found, readings[1]),

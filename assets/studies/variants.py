@@ -7,7 +7,6 @@ attention" (blocks of MLPs alone), and "short" (a quarter of the steps; --check 
 one of these).
 """
 
-import platform
 from collections import Counter
 from math import log
 
@@ -37,15 +36,22 @@ class Silent(nn.Module):
         return torch.zeros_like(x), None
 
 
-def make_model(variant: str, vocab_size: int, seed: int) -> CausalLM:
-    """Return an untrained model."""
+MODELS = {  # other than the lesson's
+    "post": {"norm": "post"},
+    "no norms": {"norm": None},
+    "no MLP": {"mlp_dim": 0},
+    "dropout 0.2": {"dropout": 0.2},
+}
+
+
+def make_model(name: str, vocab_size: int, seed: int, blocks: int = LAYERS) -> CausalLM:
+    """Return an untrained model, one of this study or of `parts`."""
     torch.manual_seed(seed)
-    position = Rotary(EMBED_DIM // HEADS)
-    norm = "post" if variant == "post" else "pre"
-    sizes = (vocab_size, EMBED_DIM, HEADS, LAYERS)
-    model = CausalLM(*sizes, position=position, norm=norm, embedding_std=None)
+    options = {"position": Rotary(EMBED_DIM // HEADS), "embedding_std": None}
+    options |= MODELS.get(name, {})
+    model = CausalLM(vocab_size, EMBED_DIM, HEADS, blocks, **options)
     for block in model.blocks:
-        if variant == "no attention":
+        if name == "no attention":
             block.attention = Silent()
     return model
 
@@ -86,18 +92,6 @@ def run(variant: str, seed: int, corpus: Corpus) -> dict:
     return rounded(stored)
 
 
-def bigram_losses(corpus: Corpus, discount: float = 0.75) -> torch.Tensor:
-    """Return -ln p (validation tokens - 1,), absolute discounting, as in lesson 06."""
-    size, text, asked = len(corpus.vocab), corpus.train, corpus.validation
-    single = (torch.bincount(text, minlength=size) + 1.0) / (len(text) + size)
-    pairs = torch.bincount(text[:-1] * size + text[1:], minlength=size**2)
-    counts = pairs.view(size, size).double()[asked[:-1]]  # (pairs asked, vocabulary)
-    total, kinds = counts.sum(1).clamp(min=1), (counts > 0).sum(1)
-    kept = (counts.gather(1, asked[1:, None])[:, 0] - discount).clamp(min=0) / total
-    passed_on = torch.where(kinds > 0, discount * kinds / total, 1.0)
-    return -(kept + passed_on * single[asked[1:]]).log()
-
-
 def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
     """Return the loss of counting `order` tokens at a time (Kneser and Ney 1995).
 
@@ -133,13 +127,26 @@ def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
     return sum(found) / len(found)
 
 
-def baselines(corpus: Corpus) -> dict:
-    """Return what counting reaches on the validation text, in nats per token."""
-    best = {  # of the discounts, the one that suits the validation text: it helps them
-        order: min(kneser_ney(corpus, order, d) for d in DISCOUNTS)
+def baselines(corpus: Corpus) -> dict[str, float]:
+    """Return the losses of the unigram and the bigram model of lesson 06's core."""
+    size, text = len(corpus.vocab), corpus.train
+    counts = torch.bincount(text, minlength=size) + 1.0
+    single = counts / counts.sum()
+    pairs = torch.bincount(text[:-1] * size + text[1:], minlength=size**2)
+    pairs = pairs.view(size, size)
+    before, after = corpus.validation[:-1], corpus.validation[1:]
+    seen = pairs[before, after] / pairs.sum(dim=1)[before]
+    mixed = 0.6 * seen + 0.4 * single[after]
+    losses = {"unigram": -single[after].log(), "bigram": -mixed.log()}
+    return rounded({name: loss.mean() for name, loss in losses.items()})
+
+
+def best_n_grams(corpus: Corpus) -> dict[int, float]:
+    """Return what counting 2 to 5 tokens at a time reaches, in nats per token."""
+    return {  # of the discounts, the one that suits the validation text: it helps them
+        order: round(min(kneser_ney(corpus, order, d) for d in DISCOUNTS), 4)
         for order in (2, 3, 4, 5)
     }
-    return rounded({"bigram": bigram_losses(corpus).mean(), "kneser_ney": best})
 
 
 def sizes(corpus: Corpus) -> dict:
@@ -152,12 +159,10 @@ def study() -> dict:
     """Run everything; return what is stored."""
     corpus = python_docs()
     return {
-        "python": platform.python_version(),
-        "torch": torch.__version__.split("+")[0],
         "text": sizes(corpus),
         "model": {"embed_dim": EMBED_DIM, "heads": HEADS, "layers": LAYERS},
         "training": {"length": LENGTH, "batch": BATCH, "steps": STEPS, **OPTIONS},
-        "baselines": baselines(corpus),
+        "baselines": baselines(corpus) | {"kneser_ney": best_n_grams(corpus)},
         "runs": told(run(kind, seed, corpus) for seed in SEEDS for kind in VARIANTS),
     }
 
@@ -177,5 +182,5 @@ def comparable(stored: dict) -> list[dict]:
 
 def again(stored: dict) -> list[dict]:
     corpus = python_docs()
-    bigram = bigram_losses(corpus).mean().item()
+    bigram = baselines(corpus)["bigram"]
     return [from_bigram(run("short", 0, corpus), bigram)]

@@ -134,7 +134,6 @@ def study() -> dict:
     sets, written = draws(best, resting), sentences.written()
     chosen = busiest(best, written)
     return {
-        "torch": torch.__version__.split("+")[0],
         "model": {"revision": REVISION, "sha256": MINILM_SHA256},
         "sentences": len(sentences.whole),
         "nearest": NEAREST,

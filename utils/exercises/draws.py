@@ -1,5 +1,7 @@
 """What trials are drawn from."""
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import Tensor
 
@@ -23,3 +25,25 @@ def qkv(leading, queries, keys, dim, value_dim, seed, dtype) -> dict[str, Tensor
     query, key, value = (queries, dim), (keys, dim), (keys, value_dim)
     shapes = {"query": query, "key": key, "value": value}
     return drawn(seed, dtype, **{n: (*leading, *x) for n, x in shapes.items()})
+
+
+def integers(high: int, *shape: int, seed: int) -> Tensor:
+    """Return whole numbers from 0 to high - 1."""
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def strided(x: Tensor, first: int = -2, second: int = -1) -> Tensor:
+    """Return the same numbers, which lie in memory with two axes exchanged."""
+    return x.transpose(first, second).contiguous().transpose(first, second)
+
+
+class Named:
+    """A function that cannot be looked into; messages call it by its name."""
+
+    def __init__(self, name: str, function: Callable):
+        self.__name__, self.function = name, function
+
+
+def each(argument: str, kind: type[Named], functions: dict) -> Callable[[], Iterator]:
+    """Return inputs() with a trial for each function, by its name."""
+    return lambda: ({argument: kind(name, f)} for name, f in functions.items())

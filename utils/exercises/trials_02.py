@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .catalogue import trials
-from .draws import drawn, randn
+from .draws import drawn, randn, strided
 from .trials_12 import CUT, GLUED, made
 
 # --- 2.1: functions of (batch * num_heads, length, head_dim) ----------------------
@@ -44,23 +44,15 @@ def there_and_back(dtype):
         x = randn(length, batch, heads * dim, seed=seed, dtype=dtype)
         for function in (mean_so_far, times_its_number, sums_of_features):
             yield {"function": function, "x": x, "num_heads": heads}
-    strided = randn(2, 5, 12, seed=9, dtype=dtype).transpose(0, 1)
+    x = randn(2, 5, 12, seed=9, dtype=dtype).transpose(0, 1)
     for function in (mean_so_far, times_its_number, times_random):
-        yield {"function": function, "x": strided, "num_heads": 3}
+        yield {"function": function, "x": x, "num_heads": 3}
 
-
-# --- 2.2 --------------------------------------------------------------------------
 
 # batch, length, heads, head_dim, features, out; in double precision head_dim is a
 # square, so that its root is exact in every precision
-SIZES = [
-    (2, 6, 3, 4, 12, 12),
-    (3, 4, 2, 9, 18, 18),
-    (2, 5, 4, 4, 16, 16),
-    (2, 5, 3, 4, 7, 9),
-    (1, 1, 2, 4, 8, 8),
-    (4, 4, 4, 4, 16, 16),
-]
+SIZES = [(2, 6, 3, 4, 12, 12), (3, 4, 2, 9, 18, 18), (2, 5, 4, 4, 16, 16)]
+SIZES += [(2, 5, 3, 4, 7, 9), (1, 1, 2, 4, 8, 8), (4, 4, 4, 4, 16, 16)]
 NO_SQUARES = [(2, 5, 2, 6, 12, 12), (2, 5, 4, 3, 12, 12)]
 
 
@@ -70,7 +62,7 @@ def whole_layer(dtype):
     layers = [layer(*size, seed, dtype) for seed, size in enumerate(sizes)]
     yield from layers
     first, second = layers[:2]
-    yield first | {"x": first["x"].transpose(0, 1).contiguous().transpose(0, 1)}
+    yield first | {"x": strided(first["x"], 0, 1)}
     silent = first["x"].clone()
     silent[0, 1] = 0  # a token whose scores are exactly 0, among others
     yield first | {"x": silent}
@@ -110,9 +102,6 @@ def layers():
         yield {"layer": layer}
 
 
-# --- 2.4 and 2.5 ------------------------------------------------------------------
-
-
 @trials("2.4", gradients=False)
 def parameters(dtype):
     orders = [(4, [2, 0, 1]), (3, [1, 3, 0, 2]), (2, [1, 0]), (3, [1, 2, 0])]
@@ -124,8 +113,8 @@ def parameters(dtype):
         trial = drawn(seed, dtype, **shapes) | {"order": order}
         yield trial
         if seed == 0:
-            strided = trial["w_in"].transpose(0, 1).contiguous().transpose(0, 1)
-            yield trial | {"w_in": strided, "w_out": trial["w_out"].mT}
+            w_in = strided(trial["w_in"], 0, 1)
+            yield trial | {"w_in": w_in, "w_out": trial["w_out"].mT}
 
 
 @trials("2.5", gradients=False)
@@ -137,5 +126,4 @@ def rows_by_head(dtype):
         yield {"parameter": weight, "num_heads": heads}
         bias = randn(rows, seed=seed + 10, dtype=dtype)
         yield {"parameter": bias, "num_heads": heads}
-    strided = randn(8, 24, seed=20, dtype=dtype).mT
-    yield {"parameter": strided, "num_heads": 4}
+    yield {"parameter": randn(8, 24, seed=20, dtype=dtype).mT, "num_heads": 4}

@@ -7,7 +7,7 @@ from torch import Tensor
 from utils.positions import sinusoidal
 
 from .catalogue import trials
-from .draws import drawn, randn
+from .draws import Named, drawn, each, randn, strided
 
 
 @trials("4.1", gradients=False)
@@ -45,18 +45,15 @@ def shifts(dtype):
     yield {"frequencies": usual / 10, "steps": 5}  # small angles
 
 
-class Encoding:
-    """A function add_positions(x) that refuses other shapes; called `name`."""
-
-    def __init__(self, name, encode):
-        self.__name__, self.encode = name, encode
+class Encoding(Named):
+    """A function add_positions(x) that refuses other shapes."""
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dim() != 3 or x.shape[1] > 40 or x.shape[2] != 24:
             said = f"x has shape {tuple(x.shape)}"
             raise ValueError(f"{said}; give (batch, length, 24), length at most 40.")
         x = x if x.is_floating_point() else x.float()
-        return self.encode(x).to(x.dtype)
+        return self.function(x).to(x.dtype)
 
 
 def adds(table):
@@ -114,10 +111,7 @@ ENCODINGS = {
 }
 
 
-@trials("4.4", gradients=False)
-def encodings():
-    for name, encode in ENCODINGS.items():
-        yield {"add_positions": Encoding(name, encode)}
+trials("4.4", gradients=False)(each("add_positions", Encoding, ENCODINGS))
 
 
 @trials("4.3")
@@ -127,5 +121,5 @@ def parts_of_an_input(dtype):
         x, w, b = (length, features), (head_dim, features), (head_dim,)
         trial = drawn(seed, dtype, token=x, position=x, w_q=w, b_q=b, w_k=w, b_k=b)
         yield trial
-    token = trial["token"].T.contiguous().T  # not in the usual order in memory
+    token = strided(trial["token"])
     yield trial | {"token": token, "w_q": 30 * trial["w_q"], "b_q": 0 * trial["b_q"]}

@@ -11,7 +11,7 @@ from utils.models import CausalLM
 from utils.positions import Rotary
 
 from .catalogue import trials
-from .draws import drawn, randn
+from .draws import drawn, integers, randn, strided
 
 
 def self_attention(embed, heads, causal, seed):
@@ -44,7 +44,7 @@ def blocks(dtype):
         given = {"x": x, "attend": attend} | given
         yield given
         if at == 0:
-            yield given | {"x": x.transpose(0, 1).contiguous().transpose(0, 1)}
+            yield given | {"x": strided(x, 0, 1)}
             yield given | {"x": 100 * x}
             yield given | {"x": x / 1000}  # ε counts
             yield given | {"x": torch.zeros_like(x[:1, :1])}  # no variance
@@ -56,8 +56,7 @@ def texts():
     given = []
     sizes = [(40, 12, 5), (200, 30, 7), (12, 9, 6), (3, 2, 2), (60, 20, 20)]
     for seed, (train, validation, vocab_size) in enumerate(sizes):
-        generator = torch.Generator().manual_seed(seed)
-        text = torch.randint(vocab_size**2, (train + validation,), generator=generator)
+        text = integers(vocab_size**2, train + validation, seed=seed)
         text = text.float().sqrt().long()  # the larger ids are more frequent
         given.append((text[:train], text[train:], vocab_size))
     given += [
@@ -66,8 +65,8 @@ def texts():
         ([0, 1, 4, 2, 1, 0, 3, 0, 1, 2], [0, 1, 3, 4, 0, 2], 9),  # 5 to 8 stand nowhere
         ([0] * 3000 + [1], [0, 0, 2, 0, 1], 3),  # one pair costs more than 12
     ]
-    strided = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 1, 2]).view(6, 2).T
-    given.append((*strided, 3))
+    both = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 1, 2]).view(6, 2).T
+    given.append((*both, 3))
     for train, validation, vocab_size in given:
         train, validation = torch.as_tensor(train), torch.as_tensor(validation)
         yield {"train": train, "validation": validation, "vocab_size": vocab_size}
@@ -157,16 +156,14 @@ def padded(dtype):
     sizes += [((3,), 4, 5, 0), ((3, 1, 2), 3, 3, 1), ((2, 2), 2, 6, 5)]
     sizes += [((3, 6, 5), 6, 7, 2)]  # the first row is not the longest
     for seed, (lengths, length, vocab_size, pad) in enumerate(sizes):
-        generator = torch.Generator().manual_seed(seed)
-        ids = torch.randint(vocab_size - 1, (len(lengths), length), generator=generator)
+        ids = integers(vocab_size - 1, len(lengths), length, seed=seed)
         ids = ids + (ids >= pad)  # no real token is the padding
         ids[torch.arange(length) >= torch.tensor(lengths)[:, None]] = pad
         logits = 3 * randn(*ids.shape, vocab_size, seed=seed, dtype=dtype)
         given = {"logits": logits, "ids": ids, "pad": pad}
         yield given
         if seed == 0:
-            strided = logits.transpose(0, 1).contiguous().transpose(0, 1)
-            yield given | {"logits": strided, "ids": ids.mT.contiguous().mT}
+            yield given | {"logits": strided(logits, 0, 1), "ids": strided(ids)}
             yield given | {"logits": 1000 + logits}  # exp of such logits overflows
             yield given | {"logits": 300 * logits}  # and their softmax is 0 or 1
 
@@ -227,6 +224,5 @@ def language_models():
     sizes += [(9, 4, 1, 2, 1, 64), (6, 16, 4, 4, 2, 6)]
     names = "vocab_size", "embed_dim", "num_heads", "num_layers"
     for seed, given in enumerate(sizes):
-        generator = torch.Generator().manual_seed(seed)
-        ids = torch.randint(given[0], given[-2:], generator=generator)
+        ids = integers(given[0], *given[-2:], seed=seed)
         yield dict(zip(names, given)) | {"ids": ids}

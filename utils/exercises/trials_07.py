@@ -6,7 +6,7 @@ from torch import nn
 from utils.attention import causal_mask
 
 from .catalogue import trials
-from .draws import randn
+from .draws import randn, strided
 
 
 @trials("7.4", gradients=False)
@@ -55,7 +55,7 @@ def baselines():
         (same | same.mT, window.expand(2, 8, 8)),
         ((previous | previous.mT).expand(3, 8, 8), both & real),
         (some, randn(2, 5, 9, seed=2) > -0.3),
-        (some.mT.contiguous().mT, causal_mask(5, 9).expand(2, 5, 9)),
+        (strided(some), causal_mask(5, 9).expand(2, 5, 9)),
         (torch.tensor([[[False]], [[True]]]), one_word),
     ):
         yield {"marks": marks, "mask": mask}

@@ -7,9 +7,7 @@ from utils.attention import causal_mask
 from utils.data import repeated_tokens
 
 from .catalogue import trials
-from .draws import drawn, randn
-
-# --- 8.1 --------------------------------------------------------------------------
+from .draws import Named, drawn, each, integers, randn
 
 
 @trials("8.1", gradients=False)
@@ -26,9 +24,6 @@ def outputs_of_heads(dtype):
             "others": others,
             "head": (seed + 1) % heads,
         }
-
-
-# --- 8.2 --------------------------------------------------------------------------
 
 
 class Model:
@@ -74,19 +69,9 @@ def patched_heads(dtype):
     sizes += [(12, 5, 4, 9, 2), (5, 1, 6, 4, 3), (8, 3, 2, 7, 0)]
     for seed, (vocab, heads, head_dim, length, position) in enumerate(sizes):
         run = Model(vocab, heads, head_dim, 10 * seed, dtype)
-        generator = torch.Generator().manual_seed(seed)
-        clean = torch.randint(vocab, (1, length), generator=generator)
-        corrupted = torch.randint(vocab, (1, length), generator=generator)
-        yield {
-            "run": run,
-            "clean": clean,
-            "corrupted": corrupted,
-            "head": seed % heads,
-            "position": position,
-        }
-
-
-# --- 8.3 --------------------------------------------------------------------------
+        clean, corrupted = integers(vocab, 2, 1, length, seed=seed)
+        texts = {"clean": clean, "corrupted": corrupted}
+        yield {"run": run} | texts | {"head": seed % heads, "position": position}
 
 
 @trials("8.3", gradients=False)
@@ -288,11 +273,8 @@ HEADS = {
 }
 
 
-class Head:
-    """A head whose model refuses ids that it does not know; messages say its name."""
-
-    def __init__(self, name, weights):
-        self.__name__, self.weights = name, weights
+class Head(Named):
+    """A head whose model refuses ids that it does not know."""
 
     def __call__(self, ids):
         known = isinstance(ids, torch.Tensor) and not ids.is_floating_point()
@@ -301,10 +283,7 @@ class Head:
                 "a head takes the tokens of one text, an int64 tensor (length,): at "
                 "most 64, each from 0 to 63."
             )
-        return self.weights(ids.long())
+        return self.function(ids.long())
 
 
-@trials("8.6", gradients=False)
-def heads():
-    for name, head in HEADS.items():
-        yield {"head": Head(name, head)}
+trials("8.6", gradients=False)(each("head", Head, HEADS))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .catalogue import trials
-from .draws import randn
+from .draws import Named, each, integers, randn, strided
 
 WORDS = [  # heads, the word of each token, words
     (3, [-1, 0, 0, 1, -1], 2),
@@ -25,18 +25,15 @@ def maps(dtype):
         scores = randn(heads, len(word_of), len(word_of), seed=seed, dtype=dtype)
         attention = (2 * scores).softmax(dim=-1)
         if seed == 1:  # not contiguous
-            attention = attention.mT.contiguous().mT
+            attention = strided(attention)
         yield {"attention": attention, "word_of": torch.tensor(word_of), "words": words}
 
 
-class Report:
-    """A function report(first, other) that refuses what is no table; called `name`.
+class Report(Named):
+    """A function report(first, other) that refuses what is no table.
 
-    of: its number, from the accuracies (heads,) on `first`, on `other` and on both.
+    Its number is made of the accuracies (heads,) on `first`, on `other` and on both.
     """
-
-    def __init__(self, name, of):
-        self.__name__, self.of = name, of
 
     def __call__(self, first: Tensor, other: Tensor) -> float:
         parts = first, other
@@ -47,7 +44,7 @@ class Report:
                 "and with the same heads."
             )
         both = torch.cat(parts)
-        return float(self.of(*(x.double().mean(dim=0) for x in (*parts, both))))
+        return float(self.function(*(x.double().mean(dim=0) for x in (*parts, both))))
 
 
 class FirstCall:
@@ -97,10 +94,7 @@ REPORTS = {
 }
 
 
-@trials("9.2", gradients=False)
-def reports():
-    for name, of in REPORTS.items():
-        yield {"report": Report(name, of)}
+trials("9.2", gradients=False)(each("report", Report, REPORTS))
 
 
 @trials("9.4", gradients=False)
@@ -115,7 +109,7 @@ def draws():
         right = torch.rand(arcs, generator=generator) < easy
         drawn = torch.randint(sentences, (count, sentences), generator=generator)
         yield {"right": right, "sentence": sentence, "drawn": drawn}
-    few = torch.randint(6, (40, 6), generator=torch.Generator().manual_seed(9))
+    few = integers(6, 40, 6, seed=9)
     fewer = torch.tensor([0, 0, 1, 1] + [2] * 96)[:, None].repeat(1, 3)
     two = torch.tensor([[0, 1, 1, 4, 2, 3, 3], [4, 4, 2, 5, 6, 0, 1]])
     for right, sentence, drawn in (
@@ -146,7 +140,7 @@ def vectors():
         if seed == 50:
             lengths[::3] = 0.01
         if seed == 3:
-            before, after = before.mT.contiguous().mT, after.mT.contiguous().mT
+            before, after = strided(before), strided(after)
         yield {"before": before * lengths, "after": after * lengths.flip(0), "k": k}
     # two that point exactly the same way, until they part
     before = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.1, 1.0]])

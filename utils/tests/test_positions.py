@@ -234,7 +234,7 @@ def test_positions_are_never_computed_in_half(dtype):
 
 # --- what would run and mean something else ---
 
-X, Q, layer = torch.zeros(2, 5, E), torch.zeros(2, H, 5, D), MultiHeadAttention
+X, Q = torch.zeros(2, 5, E), torch.zeros(2, H, 5, D)
 REFUSED = r"""
 angles \(5, 1\) | Rotary(2).rotate(Q, Q)
 \(1, 2\); give | rotate_pairs(Q, rotary_angles(1, D))
@@ -254,9 +254,6 @@ factor=0.5; give | YaRN(16, 64, 0.5)
 trained_length=-5; give 1 | DynamicNTK(16, -5)
 trained_length=7; give 13 | YaRN(64, 7, 4.0, slow=2)
 fast=1, slow=32; give | YaRN(64, 999, 4.0, fast=1, slow=32)
-position has num_heads=8, the layer | layer(E, H, position=ALiBi(8))
-position has num_heads=1, the layer | layer(E, H, position=T5Bias(1))
-position has head_dim=16, the layer | layer(E, H, position=Rotary(E))
 """
 
 

@@ -6,9 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
-from utils.recording import record_attention
 from utils.tests.helpers import HOSTILE, WORDS, heads
 from utils.viewer import CODES, DIGITS, SHORT, view_heads
 from utils.words import visible
@@ -82,7 +80,7 @@ def features_of(dim=3, sharp=1.0):
 def test_everything_arrives_where_it_belongs():
     q, k, weights = features_of()
     layers = [heads(2, 5, 5), torch.stack([*heads(2, 5, 5, seed=1), weights])[None]]
-    layers[0] = layers[0].bfloat16().requires_grad_()
+    layers = layers[0].bfloat16().requires_grad_(), layers[1]  # a tuple, as of a BERT
     options = {"layers": [3, 4], "features": {(4, 2): (q, k)}, "title": "Two layers"}
     view = view_heads(layers, WORDS, labels={(4, 1): "previous"}, **options)
     data = data_of(view)
@@ -245,12 +243,3 @@ def test_what_would_be_a_false_view_is_refused(says, weights, options):
     some = weights(some) if weights else some
     with pytest.raises((ValueError, TypeError), match=says):
         view_heads(some, **{"tokens": WORDS} | options)
-
-
-def test_a_bert_of_transformers_is_seen_as_it_attends():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=9, attn_implementation="eager", **sizes)
-    bert, ids = BertModel(config).eval(), torch.tensor([[1, 2, 3, 4, 5]])
-    view = view_heads(bert(ids, output_attentions=True).attentions, WORDS)
-    # ours takes them by hooks
-    assert html_of(view) == html_of(view_heads(record_attention(bert, ids), WORDS))

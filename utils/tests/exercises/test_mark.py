@@ -61,8 +61,6 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
         [soft(call="for n in ['1.4']:\n    display(n)\n    check(n, softmax)\n"
                    "if get_ipython():\n    get_ipython().run_line_magic('time', '')")],
         "solved", "", ""),
-    "script": (
-        [soft(call=f"if __name__ == '__main__':\n    {CALL}")], "solved", "", ""),
     "helper": (["other = torch.softmax", "check('1.4', helper)"],
                f"wrong: {HELPER}", "", ""),
     "helpers": (
@@ -95,8 +93,6 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
                "own = lambda x: x.softmax(OFF)", "def f(q, k, v, T=1):\n"
                "    return own(q @ k.mT / q.shape[-1] ** 0.5 / T) @ v\n"
                "%time check('1.1', f)"], "solved", "solved", ""),
-    "whole": (["d = {}\nd.update(dim=-1)\ndef f(x):\n    return x.softmax(**d)\n"
-               "def main():\n    check('1.4', f)\nmain()"], "solved", "", ""),
     "interrupt": ([solved("1.1"), soft("raise KeyboardInterrupt")], "unmarked",
                   "solved", "its process ended: exit code 1, while marking 1.4"),
     "never": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
