@@ -3,9 +3,11 @@
 A model is trained on texts of L tokens, and gets one of four rotary schemes for texts
 that are `factor` times as long: as it was ("none"), position interpolation, a base for
 NTK-aware scaling, or YaRN. It is tested as it is, and after a few further steps on the
-long texts. Eight seeds of five kinds of models, and the pretrained SmolLM2, whose loss
-within its trained length is measured without any training. The whole study takes about
-half an hour on one core; lesson 05 plots what is stored.
+long texts. Eight seeds of four kinds of models, and the pretrained SmolLM2, whose loss
+within its trained length is measured without any training. The models of the core also
+tell how much of the damage comes from one pair: they are tested with this pair alone
+slowed down. The whole study takes about half an hour on one core; lesson 05 plots what
+is stored.
 """
 
 from dataclasses import dataclass
@@ -37,6 +39,20 @@ SETTINGS = {
 KEY = ("task", "head_dim", "steps", "factor", "repair", "further")
 MARGIN = {"parts": 0.2}
 REPAIRS = ("none", "interpolation", "NTK", "YaRN")
+ALONE = "pair 3 alone"  # the pair that rotates farthest into new angles
+
+
+class OneSlower(Rotary):
+    """Rotary of which one pair rotates `factor` times slower."""
+
+    def __init__(self, head_dim: int, pair: int, factor: int):
+        super().__init__(head_dim, base=BASE)
+        self.pair, self.factor = pair, factor
+
+    def frequencies(self, length: int, **options) -> torch.Tensor:
+        turns = super().frequencies(length, **options)
+        turns[self.pair] /= self.factor
+        return turns
 
 
 def repaired(repair: str, head_dim: int, trained_length: int, factor: int) -> Rotary:
@@ -48,6 +64,7 @@ def repaired(repair: str, head_dim: int, trained_length: int, factor: int) -> Ro
             head_dim, base=BASE * factor ** (head_dim / (head_dim - 2))
         ),
         "YaRN": lambda: YaRN(head_dim, trained_length, factor, base=BASE),
+        ALONE: lambda: OneSlower(head_dim, 3, factor),
     }[repair]()
 
 
@@ -60,14 +77,26 @@ class Kind:
     num_heads: int
     steps: int
     tests: dict[int, tuple[int, ...]]
+    alone: tuple[int, ...] = ()  # the factors that also slow down one pair alone
 
     @property
     def head_dim(self) -> int:
         return self.embed_dim // self.num_heads
 
+    @property
+    def changes(self) -> list[tuple[int, str, int]]:
+        """Return each factor, repair and number of further steps that is tested."""
+        of_repairs = [
+            (factor, repair, further)
+            for factor, counts in self.tests.items()
+            for repair in REPAIRS
+            for further in counts
+        ]
+        return of_repairs + [(factor, ALONE, 0) for factor in self.alone]
+
 
 KINDS = [
-    Kind("characters", 64, 4, 600, {4: (0, 30), 2: (0, 30)}),
+    Kind("characters", 64, 4, 600, {4: (0, 30), 2: (0, 30)}, alone=(4,)),
     Kind("characters", 128, 2, 600, {2: (0, 30)}),  # heads of 64 features
     Kind("3 back", 64, 4, 400, {4: (0, 20)}),
     Kind("first", 64, 4, 400, {4: (0, 20)}),
@@ -111,21 +140,20 @@ def trained(kind: Kind, task: length.Task, seed: int) -> CausalLM:
     return model
 
 
-def tested(model, kind: Kind, task: length.Task, seed: int, repairs=REPAIRS):
-    """Yield what is stored of one trained model: all factors, repairs and steps."""
+def tested(model, kind: Kind, task: length.Task, seed: int, repairs=None):
+    """Yield what is stored of one trained model, of all repairs or of these."""
     which = {"task": kind.task, "head_dim": kind.head_dim, "steps": kind.steps}
     how = {"learning_rate": SETTINGS["further learning_rate"]}
     how |= {"warmup": SETTINGS["further warmup"]}
-    for factor, counts in kind.tests.items():
-        for repair in repairs:
-            for further in counts:
-                scheme = repaired(repair, kind.head_dim, task.length, factor)
-                changed = with_position(model, scheme)
-                if further:
-                    longer = batch_of(task, factor)
-                    train(changed, longer, further, seed=100 + seed, **how)
-                run = which | {"factor": factor, "repair": repair, "further": further}
-                yield run | {"seed": seed, "parts": by_part(changed, task, factor)}
+    for factor, repair, further in kind.changes:
+        if repairs and repair not in repairs:
+            continue
+        scheme = repaired(repair, kind.head_dim, task.length, factor)
+        changed = with_position(model, scheme)
+        if further:
+            train(changed, batch_of(task, factor), further, seed=100 + seed, **how)
+        run = which | {"factor": factor, "repair": repair, "further": further}
+        yield run | {"seed": seed, "parts": by_part(changed, task, factor)}
 
 
 # --- a pretrained model, within its trained length ---
@@ -165,7 +193,7 @@ def of_smollm2() -> list[dict]:
     return rows
 
 
-def runs_of(kind: Kind, seed: int, repairs=REPAIRS):
+def runs_of(kind: Kind, seed: int, repairs=None):
     """Yield what is stored of a model that is trained now."""
     task = length.TASKS[kind.task]()
     yield from tested(trained(kind, task, seed), kind, task, seed, repairs)

@@ -67,10 +67,9 @@ RUNS = {
     "ov_copying": (393, "part, head, gone, what", None),
     "parts": (48, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
-    "repairs": (320, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
-        (kind.task, kind.head_dim, kind.steps, factor, repair, further, seed)
-        for kind in s.KINDS for factor, counts in kind.tests.items()
-        for repair, further, seed in product(s.REPAIRS, counts, s.SEEDS)]),
+    "repairs": (328, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
+        (kind.task, kind.head_dim, kind.steps, *change, seed)
+        for kind in s.KINDS for change in kind.changes for seed in s.SEEDS]),
     "roles": (342, "model, head", lambda s: [
         *product(["encoder"], named(6, 12)),
         *product(["language model"], named(30, 9))]),
