@@ -51,7 +51,7 @@ SHAPES = {
     "(batch, 1, 1, length)": lambda hide: hide[None, None, -1:],
     "(batch, length)": lambda hide: hide[None, -1],
 }
-EXACTLY = "hides exactly"
+EXACTLY, NOT_COMPARED = "hides exactly", "not compared"
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 # The most frequent mistakes of scale are what some right layers compute. No number
 # tells them apart, because the weights may hold the rest of the scale, and a right
@@ -96,7 +96,8 @@ class Report:
             return f"This layer is wrong: {wrong}.{known}"
         if self.mistake:
             return f"No fault was found, if this is meant: {self.mistake}."
-        compared = any(x.check == "same numbers" and x.ok for x in self.findings)
+        numbers = [x for x in self.findings if x.check == "same numbers"]
+        compared = any(not x.text.startswith(NOT_COMPARED) for x in numbers)
         more = "" if compared else " The numbers could not be compared."
         return f"No fault was found.{more}"
 
@@ -135,8 +136,9 @@ def examine(
     A copy is examined, in double precision and eval mode: the layer, its mode and the
     random numbers stay as they were.
 
-    TypeError: the layer is no module. ValueError: embed_dim is no
-    multiple of num_heads. RuntimeError: the layer raised an error, or gave no tensor.
+    TypeError: the layer is no module. ValueError: embed_dim is no multiple of
+    num_heads, or one of them is no positive whole number. RuntimeError: the layer
+    raised an error, or gave no tensor.
 
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> examine(layer, embed_dim=8, num_heads=2).verdict
@@ -145,8 +147,20 @@ def examine(
     if not isinstance(layer, nn.Module):
         kind = getattr(layer, "__name__", type(layer).__name__)
         raise TypeError(f"layer is {kind}; give an nn.Module, such as Layer(64, 4).")
-    if embed_dim % num_heads:
-        raise ValueError(f"{num_heads=} must divide {embed_dim=}.")
+    sizes = embed_dim, num_heads
+    if not all(isinstance(n, int) and n > 0 for n in sizes) or embed_dim % num_heads:
+        raise ValueError(f"{num_heads=} must divide {embed_dim=}: whole, above 0.")
+    modes = {module: module.training for module in layer.modules()}
+    layer.eval()  # a closure in the copy keeps the layer's own modules
+    try:
+        return _examined(layer, embed_dim, num_heads, call)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _examined(layer, embed_dim: int, num_heads: int, call) -> Report:
+    """Return the report on a layer in eval mode."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # what the layer warns of is not asked here
         torch.manual_seed(0)
@@ -162,10 +176,15 @@ def examine(
         return Report(findings, probe.mistake, probe.sees if sure else None)
 
 
+def parameters(layer: nn.Module) -> tuple[dict, list[str]]:
+    """Return the parameters of a layer's call, and the names of those it needs."""
+    known = inspect.signature(layer.forward).parameters
+    return known, [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
+
+
 def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
     """Return layer(x), or layer(x, x, x), and with a mask by the mask's name."""
-    known = inspect.signature(layer.forward).parameters
-    needed = [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
+    known, needed = parameters(layer)
     inputs = [x] * max(1, min(3, sum("mask" not in name for name in needed)))
     names = [name for name in known if "mask" in name]
     if mask is None and not set(names) & set(needed):
@@ -196,7 +215,8 @@ class Probe:
             how = f"examine(layer, {embed_dim}, {num_heads}, call=...)"
             hint = f"If layer(x) is not the way to call it, say how: {how}."
             raise RuntimeError(f"{said}\n{hint}") from error
-        more, less = (self.tried(self.x * (1 + step)) for step in (1e-8, -1e-8))
+        step = 1e-8 * self.text(3, LENGTH)
+        more, less = self.tried(self.x + step), self.tried(self.x - step)
         jumps = more is not None and (more + less - 2 * self.output).abs().max() > 1e-11
         self.exact = 1e-5 if jumps else 1e-9
 
@@ -264,7 +284,10 @@ class Probe:
     @cached_property
     def sees(self) -> Tensor:
         """Who sees whom without a mask."""
-        return self.visible()
+        if (seen := self.visible()) is None:
+            refused = f"the layer refuses {LENGTH + 1} texts of {LENGTH} tokens at once"
+            raise RuntimeError(f"{refused}, though it takes 3")
+        return seen
 
     @cached_property
     def shuffles(self) -> bool | None:
@@ -337,15 +360,16 @@ def either(ok, text: str, otherwise: str) -> tuple[bool, str]:
 
 
 def zeros(p: Probe):
-    """Draw matrices of zeros, such as a fresh output, if they hide everything."""
-    empty = [w for w in p.layer.parameters() if w.dim() > 1 and not w.any()]
+    """Draw what is tiny (LayerScale), or zero if that hides everything."""
+    tiny = [w for w in p.layer.parameters() if w.numel() and w.abs().max() < 1e-4]
+    empty = [w for w in tiny if w.dim() > 1 or w.any()]  # no biases of zeros
     seen = p.visible() if empty else None
-    if seen is None or (seen & OTHERS).any():
+    if seen is None or ((seen & OTHERS).any() and not any(w.any() for w in empty)):
         return None
     for w in empty:
         w.normal_(std=0.2)
     p.output = p.run(p.x)
-    return None, "matrices of zeros let nothing through: random ones are tried"
+    return None, "zeros or tiny numbers let nothing through: random ones are tried"
 
 
 def shapes(p: Probe):
@@ -461,7 +485,7 @@ def equal_tokens(p: Probe):
     if constant:
         return None, "they differ by something that is added, such as positions"
     if last == largest > p.exact:
-        return False, "their output grows: the weights do not sum to 1"
+        return None, "their output grows: the weights do not sum to 1. Is it meant?"
     text = "the weights do not sum to 1, or heads or tokens are mixed up"
     return False, f"they do not give what one gives: {text}"
 
@@ -531,6 +555,8 @@ def masks(p: Probe):
     one = f'a mask of the kind "{[*kinds][0]}" {did}'
     if p.convolves:
         return None, f"{one}: a convolution inside also gives a token to its neighbours"
+    if not p.own_call and sum("mask" not in n for n in parameters(p.layer)[1]) == 2:
+        return None, f"{one}: perhaps another mask hides it in the second input"
     return False, f"no mask hides a token exactly: {one}"
 
 
@@ -553,13 +579,14 @@ def empty_rows(p: Probe):
     output, other = p.tried(p.x, mask), p.tried(p.x.flip(1), mask)
     if mask is None or output is None or other is None:
         return None
-    text = "tokens that it may not see"
     if output.isnan().any():
         text = "NaN"
     elif p.same(output, output[:1, :1].expand_as(output)):
         text = "zeros, or the bias of the output"
     elif p.same(output, other):
         text = "the mean of all tokens, also of hidden ones"
+    else:  # such as its own token, by a residual connection
+        return None
     return None, f"a query that may see nothing gives {text}"
 
 
@@ -592,6 +619,9 @@ def dropout(p: Probe):
 
 def numbers(p: Probe):
     """Look for the way of computing that gives the layer's numbers."""
+    if not p.output.isfinite().all():
+        return None
+    p.exact = max(p.exact, 1e-6)  # a scale may be in single precision
     known = {"": None, ", causal": CAUSAL, ", with its pattern": p.sees}
     for name, pattern in {"": ONE, ", causal": CAUSAL}.items():
         if torch.equal(p.sees, pattern):
@@ -611,7 +641,7 @@ def numbers(p: Probe):
     for plain, mask, mistake in product(likely, shown, known_mistakes()):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare):
             return named(p, mistake)
-    return None, "not compared: no known way of computing gives them"
+    return None, f"{NOT_COMPARED}: no known way of computing gives them"
 
 
 def numbers_with_a_mask(p: Probe):

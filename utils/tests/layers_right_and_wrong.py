@@ -256,6 +256,54 @@ class Convolution(Stacked):
         return super().forward(self.neighbours(x.mT).mT, mask)
 
 
+class TinyScale(Stacked):
+    """A residual connection to which hardly anything is added yet (LayerScale)."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((E,), 1e-9))
+
+    def forward(self, x, mask=None):
+        return x + self.gamma * super().forward(x, mask)
+
+
+class TwoInputs(nn.TransformerDecoderLayer):
+    """Attends to itself, and to a second input, which has another mask."""
+
+    def __init__(self):
+        super().__init__(E, H, 48, batch_first=True)
+
+
+class Closure(Stacked):
+    """A function keeps the modules of the layer: a copy still calls them."""
+
+    def __init__(self):
+        super().__init__()
+        dropout = nn.Dropout(0.5)
+        self.dropout, self.drop = dropout, lambda x: dropout(x)
+
+    def forward(self, x, mask=None):
+        return self.drop(super().forward(x, mask))
+
+
+class Sigmoid(Stacked):
+    """Each weight is a sigmoid of its score: the sum grows with the text."""
+
+    def softmax(self, scores):
+        return scores.sigmoid()
+
+
+class ScaleInSingle(Stacked):
+    """The scale is a tensor in single precision, and no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.root = torch.sqrt(torch.FloatTensor([D]))
+
+    def scale(self, q):
+        return 1 / self.root
+
+
 class DistancesInValues(Stacked):
     """Each head adds a learned vector of the distance, as in Shaw et al. 2018."""
 

@@ -19,6 +19,7 @@ from utils.tests.layers_right_and_wrong import (
     D,
     E,
     H,
+    ScaleInSingle,
     Separate,
     Stacked,
 )
@@ -237,6 +238,16 @@ def test_matrices_in_other_roles_than_their_names_are_noted():
     assert report.right and "other roles than their names" in str(report)
 
 
+def test_a_scale_in_single_precision_does_not_hide_the_numbers():
+    report = examine(ScaleInSingle(), E, H)
+    assert report.verdict == "No fault was found.", str(report)
+
+
+def test_numbers_that_are_nan_have_no_name():
+    report = examine(Stacked(), E, H, call=lambda layer, x, mask: x * math.nan)
+    assert not report.right and report.mistake is None, str(report)
+
+
 def test_grouped_heads_without_a_scale_are_named():
     layer = MultiHeadAttention(E, H, num_kv_heads=2)
     layer.attend = lambda q, k, v, *rest: MultiHeadAttention.attend(
@@ -255,11 +266,19 @@ def test_layer_mode_and_random_numbers_stay_as_they_were():
         assert x.dtype == torch.float32 and torch.equal(x, before[name])
 
 
+def only_three(layer, x, mask):
+    """Call a layer that takes at most three texts."""
+    return layer(x[:3], x[: len(x)])
+
+
 def test_bad_input_gets_a_sentence():
     with pytest.raises(TypeError, match="give an nn.Module, such as Layer"):
         examine(Stacked, E, H)
-    with pytest.raises(ValueError, match="num_heads=5 must divide"):
-        examine(Stacked(), E, 5)
+    for sizes in ((E, 5), (E, 0), (-E, -H), (float(E), H), ("24", H)):
+        with pytest.raises(ValueError, match=f"num_heads={sizes[1]} must divide"):
+            examine(Stacked(), *sizes)
+    with pytest.raises(RuntimeError, match="refuses 9 texts of 8 tokens"):
+        examine(nn.Bilinear(E, E, E), E, H, call=only_three)
     with pytest.raises(RuntimeError, match=r"could not be run: .*\n.*say how: examine"):
         examine(Stacked(12, 4), E, H)
     with pytest.raises(RuntimeError, match="gave a dict; give a call"):
