@@ -310,8 +310,9 @@ class Probe:
 
     @property
     def convolves(self) -> bool:
-        """Whether neighbours are mixed on purpose."""
-        return any(isinstance(m, nn.Conv1d | nn.Conv2d) for m in self.layer.modules())
+        """Whether neighbours are mixed on purpose; a kernel of size 1 mixes none."""
+        kernels = (getattr(m, "kernel_size", 1) for m in self.layer.modules())
+        return any(isinstance(size, tuple) and max(size) > 1 for size in kernels)
 
     @cached_property
     def bare(self) -> nn.Module:

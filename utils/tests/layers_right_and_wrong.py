@@ -492,6 +492,19 @@ class KeysFirst(ListOfHeads):
     names, scale = ("key", "query", "value"), E**-0.5
 
 
+class PointwiseAfter(Stacked):
+    """A convolution of kernel size 1 mixes no neighbours, and excuses no leak."""
+
+    weigh = mask_after
+
+    def __init__(self):
+        super().__init__()
+        self.pointwise = nn.Conv1d(E, E, 1)
+
+    def forward(self, x, mask=None):
+        return super().forward(self.pointwise(x.mT).mT, mask)
+
+
 class NormedReshape(NormThenPositions):
     """Neither norms nor positions hide that tokens are mixed up."""
 
@@ -501,6 +514,7 @@ class NormedReshape(NormThenPositions):
 FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
     ("normed_reshape", None, NormedReshape),
+    ("pointwise_after", None, PointwiseAfter),
     wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
     wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
