@@ -1,10 +1,49 @@
-"""Draws the two forms of the transformer block: pre-norm and post-norm."""
+"""Draws the transformer block: with the names of its code, and in its two forms."""
 
-from assets.diagrams.drawing import MARK, MARKED, PALE, arrow, box, canvas, plus, write
+# ruff: noqa: F403, F405 (drawing is the vocabulary)
+
+from assets.diagrams.drawing import *
 
 NORM, ATTENTION, MLP, ADD = "layer norm", "multi-head attention", "MLP", "+"
 HEIGHTS = {NORM: 0.28, ATTENTION: 0.36, MLP: 0.36, ADD: 0.24}
 GAP = 0.24
+STREAM = 0.9  # height of the residual stream in block_code
+NAME = {"family": "monospace", "weight": "bold", "size": 9}
+
+
+def block_code():
+    """The block, with the names of its code. Follow the grey arrow from left to right:
+    x enters, is added to twice, and leaves with the same shape. Below it stand the 3
+    lines of forward, each under its part of the picture.
+    """
+    ax = ground(2.78)
+    arrow(ax, (1.3, STREAM), (7.72, STREAM), width=4, colour=STREAM_GREY)
+    for x, name in ((0.72, "x"), (8.3, "output")):
+        write(ax, x, STREAM + 0.12, name, **NAME)
+        write(ax, x, STREAM - 0.2, "(batch, length,\nembed_dim)", 8)
+    _adds(ax, 1.7, "attention_norm", "attention", ["MultiHeadAttention"])
+    _adds(ax, 4.75, "mlp_norm", "mlp", ["Linear", "GELU", "Linear"])
+    write(ax, 1.7, 0.52, "attended, _ = self.attention(…)", ha="left", **CODE)
+    write(ax, 1.7, 0.28, "x = x + attended", ha="left", **CODE)
+    write(ax, 4.75, 0.52, "return x + self.mlp(…)", ha="left", **CODE)
+    return ax.figure
+
+
+def _adds(ax, x, norm, name, parts):
+    """Draw a norm and what it feeds, whose output is added to the stream."""
+    box(ax, x, 1.82, 2.5, 0.8, "", MARKED, MARK)
+    write(ax, x + 0.12, 2.45, name, ha="left", **NAME)
+    width = (2.5 - 0.12 * (len(parts) + 1)) / len(parts)
+    for i, part in enumerate(parts):
+        left = x + 0.12 + (width + 0.12) * i
+        box(ax, left, 1.94, width, 0.32, part, "white", size=8)
+        if i:
+            arrow(ax, (left - 0.12, 2.1), (left, 2.1))
+    arrow(ax, (x + 0.7, STREAM), (x + 0.7, 1.27))
+    box(ax, x, 1.27, 1.4, 0.3, norm, "white", **CODE)
+    arrow(ax, (x + 0.7, 1.57), (x + 0.7, 1.82))
+    arrow(ax, (x + 2.1, 1.82), (x + 2.1, STREAM + 0.12))
+    plus(ax, x + 2.1, STREAM, MARKED, MARK, 0.12)
 
 
 def block():

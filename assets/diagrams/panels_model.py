@@ -95,10 +95,11 @@ def language_model(ax):
     """Map of the transformer, lesson 11: a real language model, with 135 million
     parameters and 30 blocks of 9 heads. 1: Zorbulax is an invented name, of the tokens
     Z, orb, ul and ax. At the second ul, an induction head attends to ax, the token that
-    followed the first ul. 2: A map of the 270 heads. In 8 of them, marked in blue, this
-    weight is larger than one half. 3: Without these 8 heads, the loss rises most at
-    orb, ul and ax, where the name comes back (pink). (The grey box at the bottom is not
-    used, because the positions enter inside attention. The norms are RMSNorm.)
+    followed the first ul. 2: A map of the 270 heads. In 8 of them, marked in blue, the
+    second ul gives ax more than half of its weight. 3: Without these 8 heads, the loss
+    rises most at orb, ul and ax, where the name comes back (pink). (The grey box at the
+    bottom is not used, because the positions enter inside attention. The norms are
+    RMSNorm.)
     """
     for y, height, title in (
         (2.72, 0.92, "1  an induction head finds what followed the first ul"),
