@@ -13,8 +13,8 @@ NAME = {"family": "monospace", "weight": "bold", "size": 9}
 
 def block_code():
     """The block, with the names of its code. Follow the grey arrow from left to right:
-    x enters, is added to twice, and leaves with the same shape. Below it stand the 3
-    lines of forward, each under its part of the picture.
+    x enters, something is added to it twice, and it leaves with the same shape. Below
+    the arrow stand the 3 lines of forward, each under its part of the picture.
     """
     ax = ground(2.78)
     arrow(ax, (1.3, STREAM), (7.72, STREAM), width=4, colour=STREAM_GREY)

@@ -12,10 +12,11 @@ START = ["⏎", "There", "was", "a", "girl", "named"]  # how each story begins
 
 def recap_06():
     """The language model in matrices. The ids of 6 tokens choose rows of the embedding
-    table (V × 128): the residual stream (6 × 128). In each of 2 blocks, a norm and
-    attention with 4 heads (weights 4 × 6 × 6) add to the stream, then a norm and an MLP
-    (128 to 512 to 128). After the last norm, the head (128 × V) gives the logits
-    (6 × V). The softmax of the last row gives the probabilities of the next token.
+    table (V × 128): the residual stream (6 × 128). In each of 2 blocks,
+    attention with 4 heads (weights 4 × 6 × 6) adds to the stream, and then an MLP (128
+    to 512 to 128). Each gets the stream through a norm. After the last norm, the head
+    (128 × V) gives the logits (6 × V). The softmax of the last row gives the
+    probabilities of the next token.
     """
     ax, cell = ground(3.3), 0.045
     _embedded(ax, cell)
