@@ -1,9 +1,10 @@
-"""The trained models of lessons 07 and 08, which their deeper notebooks load.
+"""The trained models of lessons 05, 07 and 08, which their deeper notebooks load.
 
-The cores train theirs live. The deeper notebooks need the same models, and seven more
-of lesson 07 and two more of lesson 08. trained.json says what each model reaches, and
-trained/MODEL_SEED.safetensors holds its weights in half precision. All that is measured
-is measured with these weights. About a minute on one core.
+The cores train theirs live. The deeper notebooks need the same models, and one more of
+lesson 05, seven more of lesson 07 and two more of lesson 08. trained.json says what
+each model reaches, and trained/MODEL_SEED.safetensors holds its weights in half
+precision. All that is measured is measured with these weights. Less than two minutes on
+one core.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from torch import Tensor
 
 from assets.studies import FOLDER, _repeating, adversary, rounded
 from assets.studies._repeating import KINDS, unseen
+from utils.data import python_docs
 from utils.models import CausalLM
+from utils.positions import Rotary
 from utils.training import cross_entropy, train
 
 KEY = ("model", "seed")
@@ -44,6 +47,25 @@ class Recipe:
     seeds: range = range(1)
 
 
+def of_lesson_05(head_dim: int) -> Recipe:
+    """Return the recipe of a model of characters with heads of this size."""
+    corpus, width = python_docs("characters"), 64
+    windows = corpus.validation.unfold(0, 65, 64)[:128]
+
+    def make() -> CausalLM:
+        scheme, heads = Rotary(head_dim), width // head_dim
+        return CausalLM(len(corpus.vocab), width, heads, 2, position=scheme)
+
+    def trained(seed: int) -> CausalLM:
+        torch.manual_seed(seed)
+        model = make()
+        how = {"steps": 600, "seed": seed, "progress": False}
+        train(model, lambda generator: corpus.batch(generator, 16, 64), **how)
+        return model
+
+    return Recipe(make, trained, (windows[:, :-1], windows[:, 1:]))
+
+
 def of_lesson_08(name: str) -> Recipe:
     """Return the recipe of one kind of model of the study `specialisation`."""
     kind = KINDS[name]
@@ -61,7 +83,9 @@ RECIPES = {
         (adversary.TEST, adversary.ANSWERS),
         range(8),
     )
-} | {name: of_lesson_08(name) for name in ("two layers", "one layer", "fixed")}
+}
+RECIPES |= {name: of_lesson_08(name) for name in ("two layers", "one layer", "fixed")}
+RECIPES |= {f"heads of {size}": of_lesson_05(size) for size in (16, 8)}
 
 
 def path_of(name: str, seed: int) -> Path:
