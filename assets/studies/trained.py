@@ -16,11 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from assets.studies import FOLDER, _repeating, adversary, rounded
+from assets.studies import FOLDER, _repeating, adversary, length, repairs, rounded
 from assets.studies._repeating import KINDS, unseen
-from utils.data import python_docs
 from utils.models import CausalLM
-from utils.positions import Rotary
 from utils.training import cross_entropy, train
 
 KEY = ("model", "seed")
@@ -47,23 +45,14 @@ class Recipe:
     seeds: range = range(1)
 
 
-def of_lesson_05(head_dim: int) -> Recipe:
-    """Return the recipe of a model of characters with heads of this size."""
-    corpus, width = python_docs("characters"), 64
-    windows = corpus.validation.unfold(0, 65, 64)[:128]
-
-    def make() -> CausalLM:
-        scheme, heads = Rotary(head_dim), width // head_dim
-        return CausalLM(len(corpus.vocab), width, heads, 2, position=scheme)
-
-    def trained(seed: int) -> CausalLM:
-        torch.manual_seed(seed)
-        model = make()
-        how = {"steps": 600, "seed": seed, "progress": False}
-        train(model, lambda generator: corpus.batch(generator, 16, 64), **how)
-        return model
-
-    return Recipe(make, trained, (windows[:, :-1], windows[:, 1:]))
+def of_lesson_05(num_heads: int) -> Recipe:
+    """Return the recipe of a model of the study `repairs`, with so many heads."""
+    kind, task = repairs.Kind("characters", 64, num_heads, 600, {}), length.characters()
+    return Recipe(
+        lambda: repairs.make_model(kind, task.vocab_size),
+        lambda seed: repairs.trained(kind, task, seed),
+        tuple(x[:, : task.length] for x in task.test),
+    )
 
 
 def of_lesson_08(name: str) -> Recipe:
@@ -85,7 +74,7 @@ RECIPES = {
     )
 }
 RECIPES |= {name: of_lesson_08(name) for name in ("two layers", "one layer", "fixed")}
-RECIPES |= {f"heads of {size}": of_lesson_05(size) for size in (16, 8)}
+RECIPES |= {f"heads of {64 // number}": of_lesson_05(number) for number in (4, 8)}
 
 
 def path_of(name: str, seed: int) -> Path:
@@ -130,5 +119,5 @@ def study() -> dict:
 
 
 def again(stored: dict) -> list[dict]:
-    """Train a model of lesson 07; `specialisation` trains as those of lesson 08."""
+    """Train a model of lesson 07; two other studies train as those of 05 and 08."""
     return [measured(*CHECKED, trained(*CHECKED))]
