@@ -7,11 +7,10 @@ score in that role; heads without a role have their highest score, without a let
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from matplotlib.colors import to_rgb
+import seaborn as sns
 from matplotlib.patches import Patch, Rectangle
 
 from assets.studies import runs_of, stored_of
-from utils.plotting import COLOURS
 
 FILES = {"encoder": "roles_minilm.png", "language model": "roles_smollm2.png"}
 LETTERS = {
@@ -29,7 +28,8 @@ NO_ROLE = "0.95"
 
 def colours() -> dict[str, tuple]:
     """Return a colour for each role that colour-blind readers can tell apart."""
-    order = dict(zip(LETTERS, [to_rgb(COLOURS[i]) for i in (0, 8, 4, 2, 1, 9)]))
+    palette = sns.color_palette("colorblind")
+    order = dict(zip(LETTERS, [palette[i] for i in (0, 8, 4, 2, 1, 9)]))
     return order | {"[CLS]": (0.75,) * 3, "first token": (0.75,) * 3}
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
+import seaborn as sns
 import torch
 from IPython.display import display
 from matplotlib.axes import Axes
@@ -23,8 +24,6 @@ from utils.words import drawable, visible
 
 MOST_LABELS = 24  # with more tokens than this an axis shows positions, not words
 WIDEST = 9.0  # inches
-COLOURS = "#0173b2 #de8f05 #029e73 #d55e00 #cc78bc #ca9161 #fbafe4 #949494 #ece133"
-COLOURS = [*COLOURS.split(), "#56b4e9"]  # seaborn's "colorblind"
 ROUNDING = 1e-6  # a weight this little above or below 0 is a 0
 DIAGRAMS = Path(__file__).parents[1] / "assets" / "diagrams"
 
@@ -36,34 +35,20 @@ Tokens = list[str] | Literal[False] | None  # words, no labels, or positions
 
 def style() -> None:
     """Set the look of all figures: colour-blind-safe, white, 110 dpi, quiet axes."""
-    plt.style.use("seaborn-v0_8-ticks")
+    sns.set_theme(style="ticks", palette="colorblind", font_scale=0.9)
     plt.rcParams.update(
         {
-            "axes.prop_cycle": plt.cycler(color=COLOURS),
-            "font.size": 10.8,
-            "legend.fontsize": 9.9,
-            "legend.title_fontsize": 10.8,
-            "legend.frameon": True,
-            "grid.linewidth": 1.0,
-            "patch.edgecolor": "w",
-            "patch.force_edgecolor": True,
             "figure.dpi": 110,
             "figure.figsize": (6.0, 3.2),
             "figure.constrained_layout.use": True,
             # the second, which matplotlib brings along, has every sign of the course
             "font.family": ["sans-serif", "DejaVu Sans"],
-            "font.sans-serif": ["Arial", "DejaVu Sans"],
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.titlesize": "medium",
             "image.cmap": "viridis",
         }
     )
-    for axis in ("xtick", "ytick"):
-        plt.rcParams[f"{axis}.labelsize"] = 9.9
-        plt.rcParams[f"{axis}.major.width"] = 1.25
-        plt.rcParams[f"{axis}.minor.width"] = 1.0
-        plt.rcParams[f"{axis}.minor.size"] = 4.0
 
 
 def show(figure: Figure, caption: str) -> None:
@@ -134,13 +119,26 @@ def heatmap(
     if ax is None:
         size = _size(rows, columns, max(map(len, key_ticks.values()), default=0))
         ax = plt.figure(figsize=size, layout="constrained").subplots()
+    _hatch_hidden(ax, mask)
     scale = vmax if vmax is not None else largest if signed else 1.0
     scale = scale or 1.0  # a matrix of zeros needs a scale, too
-    lines = 0.5 if max(rows, columns) <= MOST_LABELS else 0
-    colours = {"cmap": "RdBu_r", "vmin": -scale} if signed else {}
-    _panel(ax, matrix, mask, vmax=scale, lw=lines, ec="white", **colours)
-    if annotate or (annotate is None and max(rows, columns) <= 8):
-        _write_numbers(ax, matrix, mask)
+    annotate = rows <= 8 and columns <= 8 if annotate is None else annotate
+    written = [[f"{x:.2f}" for x in row] for row in printed(matrix).tolist()]
+    sns.heatmap(
+        matrix.numpy(),
+        ax=ax,
+        mask=~mask.numpy(),
+        vmin=-scale if signed else 0.0,
+        vmax=scale,
+        cmap="RdBu_r" if signed else "viridis",
+        cbar=False,
+        annot=written if annotate else None,
+        fmt="",
+        annot_kws={"size": 8},
+        linewidths=0.5 if max(rows, columns) <= MOST_LABELS else 0,
+        xticklabels=False,  # seaborn would read a token as mathematics
+        yticklabels=False,
+    )
     _label(ax, query_ticks, key_ticks)
     ax.set(xlabel="key", ylabel="query")
     ax.set_title(drawable(title), parse_math=False)
@@ -204,8 +202,7 @@ def _panels(lines, queries, keys, mask, side) -> Figure:
             if column >= len(line):
                 ax.set_axis_off()
                 continue
-            # rasterized: a file for print keeps the many cells as one picture
-            _panel(ax, line[column], mask, rasterized=True)
+            _panel(ax, line[column], mask)
             last = row + 1 == len(lines) or column >= len(lines[row + 1])
             most = _positions_that_fit(ax)
             query_ticks = _ticks("queries", queries, rows, most) if column == 0 else {}
@@ -215,29 +212,23 @@ def _panels(lines, queries, keys, mask, side) -> Figure:
     return figure
 
 
-def _panel(ax: Axes, matrix: Tensor, mask: Tensor, **colours) -> None:
-    """Colour the cells that the mask shows; hatch the others."""
+def _panel(ax: Axes, matrix: Tensor, mask: Tensor) -> None:
+    """Draw a small heat map; seaborn's would draw the whole figure anew for each."""
     rows, columns = matrix.shape
-    if not mask.all():  # the whole panel: it shows wherever a cell is left out
-        grey = {"fc": "0.94", "ec": "0.75", "hatch": "////", "lw": 0}
-        ax.add_patch(Rectangle((0, 0), columns, rows, **grey))
+    _hatch_hidden(ax, mask)
     cells = np.ma.masked_array(matrix.numpy(), ~mask.numpy())
-    ax.pcolormesh(cells, **{"cmap": "viridis", "vmin": 0.0, "vmax": 1.0} | colours)
+    # rasterized: a file for print keeps the many cells as one picture
+    ax.pcolormesh(cells, vmin=0.0, vmax=1.0, cmap="viridis", rasterized=True)
     ax.set(xlim=(0, columns), ylim=(rows, 0))
     ax.spines[:].set_visible(False)
 
 
-def _write_numbers(ax: Axes, matrix: Tensor, mask: Tensor) -> None:
-    """Write the numbers of the cells that the mask shows, black or white."""
-    colour = ax.collections[0].to_rgba
-    for row, column in mask.nonzero().tolist():
-        number = matrix[row, column]
-        rgb = np.array(colour(number.item())[:3])
-        light = np.where(rgb <= 0.03928, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        bright = light @ [0.2126, 0.7152, 0.0722] > 0.408  # WCAG's relative luminance
-        ink = {"color": "0.15" if bright else "white", "size": 8}
-        text = f"{printed(number):.2f}"
-        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", **ink)
+def _hatch_hidden(ax: Axes, mask: Tensor) -> None:
+    """Hatch the whole panel: it shows wherever a cell is left out."""
+    if not mask.all():
+        rows, columns = mask.shape
+        grey = {"fc": "0.94", "ec": "0.75", "hatch": "////", "lw": 0}
+        ax.add_patch(Rectangle((0, 0), columns, rows, **grey))
 
 
 # --- what can be drawn --------------------------------------------------------------

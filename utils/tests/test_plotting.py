@@ -293,24 +293,3 @@ def test_every_letter_of_a_caption_stands_for_itself():
     pieces = re.split("<[^>]*>", written)
     assert not any(re.search(r"\$.|\\.", piece) for piece in pieces)
     assert "color" not in written and "background" not in written  # the page's own
-
-
-def test_the_look_is_that_of_seaborn():
-    """Which the course does not import for it: that takes a second."""
-    import seaborn as sns
-
-    own = "image.cmap font.family font.sans-serif axes.prop_cycle axes.labelsize "
-    own += "axes.titlesize axes.spines.top axes.spines.right figure.dpi "
-    own += "figure.figsize figure.constrained_layout.use"
-    numbers, ours = torch.rand(5, 5), dict(plt.rcParams)
-    inks = [text.get_color() for text in heatmap(numbers).texts]
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        sns.set_theme(style="ticks", palette="colorblind", font_scale=0.9)
-        theirs, palette = dict(plt.rcParams), sns.color_palette().as_hex()
-        look = {"vmin": 0, "vmax": 1, "cmap": "viridis", "annot": True}
-        texts = sns.heatmap(numbers.numpy(), ax=plt.figure().subplots(), **look).texts
-    assert {name for name in ours if ours[name] != theirs[name]} == {*own.split()}
-    assert palette == plotting.COLOURS
-    same = {"w": "white", ".15": "0.15"}
-    assert [same[text.get_color()] for text in texts] == inks and len({*inks}) == 2
