@@ -127,10 +127,11 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
         for j, colour in enumerate(row):
             at = (x + j * cell, y + height - (i + 1) * tall)
             marks = {"fc": colour or QUIET, "ec": edge, "lw": 0.6}
-            ax.add_patch(Rectangle(at, cell, tall, **marks))
+            # add_patch would also look for the limits of the axes, which are set
+            ax.add_artist(Rectangle(at, cell, tall, **marks))
             if colour is None:  # hidden by a mask
                 hidden = {"fc": "none", "ec": "#b5b5b5", "hatch": "/////", "lw": 0}
-                ax.add_patch(Rectangle(at, cell, tall, **hidden))
+                ax.add_artist(Rectangle(at, cell, tall, **hidden))
     frame = _look("none", LINE)
     ax.add_patch(Rectangle((x, y), len(colours[0]) * cell, height, **frame))
 

@@ -1,9 +1,10 @@
-"""The trained models of lessons 07 and 08, which their deeper notebooks load.
+"""The trained models of lessons 05, 07 and 08, which their deeper notebooks load.
 
-The cores train theirs live. The deeper notebooks need the same models, and seven more
-of lesson 07 and two more of lesson 08. trained.json says what each model reaches, and
-trained/MODEL_SEED.safetensors holds its weights in half precision. All that is measured
-is measured with these weights. About a minute on one core.
+The cores train theirs live. The deeper notebooks need the same models, and one more of
+lesson 05, seven more of lesson 07 and two more of lesson 08. trained.json says what
+each model reaches, and trained/MODEL_SEED.safetensors holds its weights in half
+precision. All that is measured is measured with these weights. Less than two minutes on
+one core.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from assets.studies import FOLDER, _repeating, adversary, rounded
+from assets.studies import FOLDER, _repeating, adversary, length, repairs, rounded
 from assets.studies._repeating import KINDS, unseen
 from utils.models import CausalLM
 from utils.training import cross_entropy, train
@@ -44,6 +45,16 @@ class Recipe:
     seeds: range = range(1)
 
 
+def of_lesson_05(num_heads: int) -> Recipe:
+    """Return the recipe of a model of the study `repairs`, with so many heads."""
+    kind, task = repairs.Kind("characters", 64, num_heads, 600, {}), length.characters()
+    return Recipe(
+        lambda: repairs.make_model(kind, task.vocab_size),
+        lambda seed: repairs.trained(kind, task, seed),
+        tuple(x[:, : task.length] for x in task.test),
+    )
+
+
 def of_lesson_08(name: str) -> Recipe:
     """Return the recipe of one kind of model of the study `specialisation`."""
     kind = KINDS[name]
@@ -61,7 +72,9 @@ RECIPES = {
         (adversary.TEST, adversary.ANSWERS),
         range(8),
     )
-} | {name: of_lesson_08(name) for name in ("two layers", "one layer", "fixed")}
+}
+RECIPES |= {name: of_lesson_08(name) for name in ("two layers", "one layer", "fixed")}
+RECIPES |= {f"heads of {64 // number}": of_lesson_05(number) for number in (4, 8)}
 
 
 def path_of(name: str, seed: int) -> Path:
@@ -106,5 +119,5 @@ def study() -> dict:
 
 
 def again(stored: dict) -> list[dict]:
-    """Train a model of lesson 07; `specialisation` trains as those of lesson 08."""
+    """Train a model of lesson 07; two other studies train as those of 05 and 08."""
     return [measured(*CHECKED, trained(*CHECKED))]

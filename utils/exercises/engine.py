@@ -57,11 +57,13 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
         called = partial(exercise.through, function) if exercise.through else function
         return run(called, trials[i], exercise.gradients, seed=i)
 
-    def known(function: Callable, i: int) -> dict:
+    def known(one: Callable, i: int) -> dict:
         """What the reference or a known mistake does: each is tried once."""
-        if (function, i) not in exercise.done:
-            exercise.done[function, i] = tried(function, i)
-        return exercise.done[function, i]
+        if one is function:
+            return did[i]
+        if (one, i) not in exercise.done:
+            exercise.done[one, i] = tried(one, i)
+        return exercise.done[one, i]
 
     for i, trial in enumerate(trials):
         did.append(tried(function, i))

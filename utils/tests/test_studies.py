@@ -86,7 +86,7 @@ RUNS = {
     "story_heads": (16, "seed", lambda s: product(s.SEEDS)),
     "thermometers": (112, "kind, seed", lambda s: [
         (name, seed) for name, kind in s.KINDS.items() for seed in kind.seeds]),
-    "trained": (11, "model, seed", lambda s: [
+    "trained": (13, "model, seed", lambda s: [
         (name, seed) for name, x in s.RECIPES.items() for seed in x.seeds]),
     "treebank": (30, "relation, direction",
                  lambda s: product(s.RELATIONS, s.DIRECTIONS)),

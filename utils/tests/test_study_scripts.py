@@ -43,15 +43,13 @@ def test_four_different_numbers_are_asked_for_and_weights_come_from_names_alone(
     torch.testing.assert_close(twice, model(name, x) - model(name, 0 * x))
 
 
-def test_layers_of_equal_heads_have_equal_parameters_and_few_heads_keep_their_bound():
+def test_layers_of_equal_heads_have_equal_parameters():
+    """That few heads keep to their bound is asserted in deeper 02."""
     sizes = {
         sum(p.numel() for p in number_of_heads.Asker(*size).parameters())
         for size in number_of_heads.EQUAL
     }
     assert len(sizes) == 1
-    for run in studies.stored_of("number_of_heads")["runs"]:
-        if run["heads"] < 4:
-            assert run["error"] == pytest.approx(1 - run["heads"] / 4, abs=0.02)
 
 
 def test_a_model_without_a_part_is_without_this_part():

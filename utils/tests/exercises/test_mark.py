@@ -95,7 +95,7 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
                "%time check('1.1', f)"], "solved", "solved", ""),
     "interrupt": ([solved("1.1"), soft("raise KeyboardInterrupt")], "unmarked",
                   "solved", "its process ended: exit code 1, while marking 1.4"),
-    "never": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
+    "a loop": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
               "unmarked", "solved", "it was stopped after 20 seconds, while marking"),
 }  # fmt: skip
 
