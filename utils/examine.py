@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from utils.exercises.known_layers import known_mistakes, readings, reference
 
 LENGTH = 8  # tokens of the texts that are tried
+SINGLE = 1e-6  # how exactly numbers agree: a scale may be in single precision
 ONE = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
 CAUSAL, OTHERS = ONE.tril(), ONE ^ ONE.tril().triu()
 SIGNS = {True: "ok", False: "WRONG", None: "note"}
@@ -51,7 +52,7 @@ SHAPES = {
     "(batch, 1, 1, length)": lambda hide: hide[None, None, -1:],
     "(batch, length)": lambda hide: hide[None, -1],
 }
-EXACTLY, NOT_COMPARED = "hides exactly", "not compared"
+EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 # The most frequent mistakes of scale are what some right layers compute. No number
 # tells them apart, because the weights may hold the rest of the scale, and a right
@@ -94,12 +95,12 @@ class Report:
             wrong = ", ".join(x.check for x in self.findings if x.ok is False)
             known = f" It is a known mistake: {self.mistake}." if self.mistake else ""
             return f"This layer is wrong: {wrong}.{known}"
-        if self.mistake:
-            return f"No fault was found, if this is meant: {self.mistake}."
+        asked = [x.check for x in self.findings if x.ok is None and x.text[-1] == "?"]
+        meant = ", ".join([self.mistake] if self.mistake else asked)
         numbers = [x for x in self.findings if x.check == "same numbers"]
         compared = any(not x.text.startswith(NOT_COMPARED) for x in numbers)
         more = "" if compared else " The numbers could not be compared."
-        return f"No fault was found.{more}"
+        return f"No fault was found{meant and f', if this is meant: {meant}'}.{more}"
 
     def __str__(self) -> str:
         rows = [f"{SIGNS[x.ok]:5s}  {x.check:13s}  {x.text}" for x in self.findings]
@@ -249,16 +250,17 @@ class Probe:
         """Return random tokens (*size, embed_dim)."""
         return torch.randn(*size, self.embed_dim, dtype=torch.float64)
 
-    def moved(self, a: Tensor, b: Tensor) -> Tensor:
+    def moved(self, a: Tensor, b: Tensor, exact: float = 0.0) -> Tensor:
         """Return at which tokens outputs differ, (batch, length)."""
         size = max(1.0, float(b.nan_to_num(0, 0, 0).abs().max()))
-        far = ~torch.isclose(a, b, rtol=0, atol=self.exact * size, equal_nan=True)
+        size *= max(exact, self.exact)
+        far = ~torch.isclose(a, b, rtol=0, atol=size, equal_nan=True)
         return far.any(dim=-1)
 
-    def same(self, a: Tensor | None, b: Tensor | None) -> bool:
+    def same(self, a: Tensor | None, b: Tensor | None, exact: float = 0.0) -> bool:
         """Whether two outputs are equal, as exactly as the layer computes."""
         known = a is not None and b is not None and a.shape == b.shape
-        return known and not self.moved(a, b).any()
+        return known and not self.moved(a, b, exact).any()
 
     def moves(self, x: Tensor, mask: Tensor | None = None, layer=None) -> Tensor | None:
         """Return which outputs of x (1, length, embed_dim) move if a token is changed.
@@ -308,11 +310,26 @@ class Probe:
         """The first kind and shape of a mask that hides exactly."""
         return next((way for way, did in self.masked.items() if did == EXACTLY), None)
 
-    @property
-    def convolves(self) -> bool:
-        """Whether neighbours are mixed on purpose; a kernel of size 1 mixes none."""
-        kernels = (getattr(m, "kernel_size", 1) for m in self.layer.modules())
-        return any(isinstance(size, tuple) and max(size) > 1 for size in kernels)
+    @cached_property
+    def hides_far(self) -> bool:
+        """Whether a mask that shows token 0 alone hides exactly what is far off.
+
+        So it is if a shift or a convolution gives hidden tokens to their neighbours. A
+        token in the middle must not reach the ends, and the last one not the middle.
+        """
+        for way, did in self.masked.items():
+            for n in (128, 32, LENGTH):
+                x = self.text(1, n).repeat(3, 1, 1)
+                x[1, n // 2], x[2, -1] = self.text(2)
+                hide = (torch.arange(n) > 0).expand(n, n)
+                if (y := self.tried(x, made(way, hide))) is None:
+                    continue
+                moved = self.moved(y[1:], y[:1].expand_as(y[1:]))
+                seen = moved[0, [0, -1]].any() or moved[1, n // 2]
+                if did != NOTHING and y.isfinite().all() and not seen:
+                    return True
+                break
+        return False
 
     @cached_property
     def bare(self) -> nn.Module:
@@ -331,7 +348,7 @@ def effect(p: Probe, seen: Tensor, mask: Tensor) -> str:
     before, now = p.sees & OTHERS, seen & OTHERS
     if torch.equal(now, before):
         changed = not p.same(p.tried(p.x, mask), p.output)
-        return "leaves a trace" if changed else "changes nothing"
+        return "leaves a trace" if changed else NOTHING
     rows = ~HIDE.mT  # of the other queries: some layers set hidden rows to 0
     wanted = before & ~HIDE, OTHERS & ~HIDE  # the mask may replace the pattern
     exact = any(torch.equal(now, each) for each in wanted)
@@ -473,11 +490,12 @@ def equal_tokens(p: Probe):
     ends = torch.stack([y[0, -1] for y in outputs])  # of 1, 2, 4, … tokens
     steps = ends.diff(dim=0).abs().amax(dim=-1)
     last, largest = steps[-1], steps.max()
-    usual = pattern(p.sees)[0] and p.shuffles is not False
-    if usual and p.exact < last < largest / 2:  # it falls like 1 / length
-        return None, "some weight goes to no token: a sink, or an extra key"
-    if p.convolves:
-        return None, "they differ, as a convolution inside mixes neighbours"
+    inside = outputs[-1][0, len(outputs[-1][0]) // 4 : -len(outputs[-1][0]) // 4]
+    alike = p.same(inside, inside[:1].expand_as(inside))
+    usual = pattern(p.sees)[0] and (alike or p.shuffles is not False)
+    if usual and last < largest / 2:  # a part falls like 1 / length, or faster
+        who = "a sink, an extra key, weights that decay, or a shift of tokens"
+        return None, f"they differ less in longer texts, as with {who}"
     looks = (differ_by_a_constant(p, layer) for layer in (p.layer, unnormed(p.layer)))
     constant = next((seen for seen in looks if seen is not None), None)
     if constant is None:
@@ -547,15 +565,17 @@ def masks(p: Probe):
         return True, f"{EXACTLY}: {'; '.join(kinds)}"
     if not effects:
         return None, "it takes none of the masks that were tried"
-    nothing = effects.pop("changes nothing", None)
+    nothing = effects.pop(NOTHING, None)
     if nothing and not effects:  # a fault if the layer calls it a mask
         known = () if p.own_call else inspect.signature(p.layer.forward).parameters
         ok = False if any("mask" in name for name in known) else None
         return ok, "what is given as a mask changes nothing"
     (did, kinds), *_ = effects.items()
     one = f'a mask of the kind "{[*kinds][0]}" {did}'
-    if p.convolves:
-        return None, f"{one}: a convolution inside also gives a token to its neighbours"
+    if not (p.shuffles or p.reading) and p.hides_far:
+        who = "A shift of tokens or a convolution does this on purpose"
+        text = f"{who}, a mask that is shifted by one does it by mistake: is it meant?"
+        return None, f"a hidden token reaches its neighbours. {text}"
     if not p.own_call and sum("mask" not in n for n in parameters(p.layer)[1]) == 2:
         return None, f"{one}: perhaps another mask hides it in the second input"
     return False, f"no mask hides a token exactly: {one}"
@@ -622,7 +642,6 @@ def numbers(p: Probe):
     """Look for the way of computing that gives the layer's numbers."""
     if not p.output.isfinite().all():
         return None
-    p.exact = max(p.exact, 1e-6)  # a scale may be in single precision
     known = {"": None, ", causal": CAUSAL, ", with its pattern": p.sees}
     for name, pattern in {"": ONE, ", causal": CAUSAL}.items():
         if torch.equal(p.sees, pattern):
@@ -631,16 +650,16 @@ def numbers(p: Probe):
     ways = [*zip(readings(p.layer, *sizes), readings(p.bare, *sizes))]
     bare = p.tried(p.x, layer=p.bare)
     for (each, plain), (name, mask) in product(ways, known.items()):
-        if p.same(reference(p.x, plain, heads, mask), bare):
+        if p.same(reference(p.x, plain, heads, mask), bare, SINGLE):
             p.reading = plain
-            if not p.same(reference(p.x, each, heads, mask), p.output):
+            if not p.same(reference(p.x, each, heads, mask), p.output, SINGLE):
                 return None, "equal but for the biases: they are added elsewhere"
             equal = f"{each.layout}, {heads} heads{name}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
     likely = [plain for _, plain in ways if plain.likely]
     shown = [*known.values(), CAUSAL]  # a mistake may show what a mask should hide
     for plain, mask, mistake in product(likely, shown, known_mistakes()):
-        if p.same(mistake.gives(p.x, plain, heads, mask), bare):
+        if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
             return named(p, mistake)
     return None, f"{NOT_COMPARED}: no known way of computing gives them"
 
@@ -654,10 +673,11 @@ def numbers_with_a_mask(p: Probe):
     for shape in [*SHAPES][:3]:
         output = p.tried(p.x, made(("True shows", shape), hide), p.bare)
         right = [reference(p.x, p.reading, p.num_heads, m) for m in (~hide, hide)]
-        if output is None or any(p.same(y, output) for y in right):
+        if output is None or any(p.same(y, output, SINGLE) for y in right):
             continue
         for mistake in (m for m in known_mistakes() if m.of_head):
-            if p.same(mistake.gives(p.x, p.reading, p.num_heads, ~hide), output):
+            gives = mistake.gives(p.x, p.reading, p.num_heads, ~hide)
+            if p.same(gives, output, SINGLE):
                 return named(p, mistake)
     return None
 
@@ -681,13 +701,13 @@ CHECKS = {
     "who sees whom": lambda p: pattern(p.sees),
     "order": order,
     "equal tokens": equal_tokens,
+    "same numbers": numbers,
     "mask": masks,
+    "with a mask": numbers_with_a_mask,
     "scores of 0": scores_of_zero,
     "empty rows": empty_rows,
     "large scores": large_scores,
     "dropout": dropout,
-    "same numbers": numbers,
-    "with a mask": numbers_with_a_mask,
 }
 
 

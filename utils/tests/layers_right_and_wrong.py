@@ -256,6 +256,71 @@ class Convolution(Stacked):
         return super().forward(self.neighbours(x.mT).mT, mask)
 
 
+class Shift(Stacked):
+    """A part of the features comes from the token before, as in x-transformers."""
+
+    before = (0, 0, 1, -1)
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(E)
+
+    def weigh(self, scores, mask):
+        seen = torch.ones(scores.shape[-2:]).tril().bool()
+        return super().weigh(scores, seen if mask is None else seen & mask)
+
+    def shift(self, x):
+        parts = x.chunk(2, dim=-1)
+        return torch.cat([F.pad(parts[0], self.before), parts[1]], dim=-1)
+
+    def forward(self, x, mask=None):
+        return x + super().forward(self.shift(self.norm(x)), mask)
+
+
+class ShiftBothWays(Shift):
+    """Another part comes from the token after; every token sees every token."""
+
+    weigh = Stacked.weigh
+
+    def shift(self, x):
+        a, b, c = x.chunk(3, dim=-1)
+        return torch.cat([F.pad(a, self.before), F.pad(b, (0, 0, -1, 1)), c], dim=-1)
+
+
+class ShiftAfter(Shift):
+    """Tokens are shifted after the attention, such as in the feed-forward network."""
+
+    def forward(self, x, mask=None):
+        x = x + Stacked.forward(self, self.norm(x), mask)
+        return x + self.shift(x.tanh())
+
+
+class ShiftedKeys(Shift):
+    """A key is mixed with the key before it, as for induction in one layer."""
+
+    def forward(self, x, mask=None):
+        return Stacked.forward(self, x, mask)
+
+    def parts(self, x):
+        q, k, v = super().parts(x)
+        return q, (k + F.pad(k, self.before)) / 2, v
+
+
+class Retention(Stacked):
+    """Weights fall with the distance, without a softmax; heads are normed (RetNet)."""
+
+    def __init__(self):
+        super().__init__()
+        self.group_norm = nn.GroupNorm(H, E)
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.parts(x))
+        place = torch.arange(x.shape[1])
+        weights = (q @ k.mT * 0.9 ** (place[:, None] - place).abs()).tril()
+        heads = self.merge(weights @ v)
+        return self.out(self.group_norm(heads.flatten(0, 1)).view_as(heads))
+
+
 class TinyScale(Stacked):
     """A residual connection to which hardly anything is added yet (LayerScale)."""
 
@@ -505,6 +570,20 @@ class PointwiseAfter(Stacked):
         return super().forward(self.pointwise(x.mT).mT, mask)
 
 
+class ShiftAndAfter(Shift):
+    """A shift of tokens excuses no mask after the softmax."""
+
+    weigh = mask_after
+
+
+class Rolled(Shift):
+    """The shift goes around: the last token reaches the first one."""
+
+    def shift(self, x):
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a.roll(1, dims=1), b], dim=-1)
+
+
 class NormedReshape(NormThenPositions):
     """Neither norms nor positions hide that tokens are mixed up."""
 
@@ -515,6 +594,8 @@ FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
     ("normed_reshape", None, NormedReshape),
     ("pointwise_after", None, PointwiseAfter),
+    ("shift_and_after", None, ShiftAndAfter),
+    ("rolled", None, Rolled),
     wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
     wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
