@@ -45,14 +45,15 @@ KINDS = {  # of masks, made from hide (queries, keys), True = hide
     "0 hides and 1 shows": lambda hide: (~hide).double(),
     "-inf is added": lambda hide: hide.double().masked_fill(hide, -math.inf),
 }
-SHAPES = {
+SHAPES = {  # without an axis of queries: what is hidden from all of them
     "(length, length)": lambda hide: hide,
     "(batch, 1, length, length)": lambda hide: hide[None, None],
     "(batch, length, length)": lambda hide: hide[None],
-    "(batch, 1, 1, length)": lambda hide: hide[None, None, -1:],
-    "(batch, length)": lambda hide: hide[None, -1],
+    "(batch, 1, 1, length)": lambda hide: hide.all(dim=0)[None, None, None],
+    "(batch, length)": lambda hide: hide.all(dim=0)[None],
 }
 EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
+LATER, INSTEAD = "hides later tokens only", "it comes in place of the layer's own mask"
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 # The most frequent mistakes of scale are what some right layers compute. No number
 # tells them apart, because the weights may hold the rest of the scale, and a right
@@ -300,10 +301,20 @@ class Probe:
         return self.same(self.run(self.x[:, order]), self.output[:, order])
 
     @cached_property
+    def hide(self) -> Tensor:
+        """What masks hide: token 2, from two queries token 5, and what the layer hides.
+
+        Each query has its own row, and a mask may come in place of the layer's own.
+        """
+        hide = HIDE | (OTHERS & ~self.sees)
+        hide[-2:, 5] = True
+        return hide
+
+    @cached_property
     def masked(self) -> dict[tuple[str, str], str]:
-        """What a mask does that should hide token 2, for each kind and shape taken."""
-        seen = {way: self.visible(made(way)) for way in product(KINDS, SHAPES)}
-        return {w: effect(self, y, made(w)) for w, y in seen.items() if y is not None}
+        """What such a mask does, for each kind and shape that is taken."""
+        did = {way: effect(self, way) for way in product(KINDS, SHAPES)}
+        return {way: text for way, text in did.items() if text}
 
     @cached_property
     def hides(self) -> tuple[str, str] | None:
@@ -337,27 +348,30 @@ class Probe:
         return without(self.layer, lambda name, x: "bias" in name and x.dim() == 1)
 
 
-def made(way: tuple[str, str], hide: Tensor = HIDE) -> Tensor:
+def made(way: tuple[str, str], hide: Tensor) -> Tensor:
     """Return a mask of a kind and a shape, from hide (queries, keys), True = hide."""
     kind, shape = way
     return KINDS[kind](SHAPES[shape](hide))
 
 
-def effect(p: Probe, seen: Tensor, mask: Tensor) -> str:
-    """Return what a mask that should hide token 2 does, by who then sees whom."""
+def effect(p: Probe, way: tuple[str, str]) -> str | None:
+    """Return what a mask does, by who then sees whom; None: it is refused."""
+    mask = made(way, p.hide)
+    if (seen := p.visible(mask)) is None:
+        return None
     before, now = p.sees & OTHERS, seen & OTHERS
     if torch.equal(now, before):
         changed = not p.same(p.tried(p.x, mask), p.output)
         return "leaves a trace" if changed else NOTHING
-    rows = ~HIDE.mT  # of the other queries: some layers set hidden rows to 0
-    wanted = before & ~HIDE, OTHERS & ~HIDE  # the mask may replace the pattern
-    exact = any(torch.equal(now, each) for each in wanted)
-    elsewhere = any(torch.equal(now & rows, each & rows) for each in wanted)
-    if exact or (elsewhere and not now[2].any()):
+    hide = SHAPES[way[1]](p.hide).reshape(-1, LENGTH).expand(LENGTH, LENGTH)
+    wanted, rows = before & ~hide, ~HIDE.mT  # some layers set hidden rows to 0
+    elsewhere = torch.equal(now & rows, wanted & rows) and not now[2].any()
+    if torch.equal(now, wanted) or elsewhere:
         return EXACTLY
-    if torch.equal(now, before & rows):
-        return "hides the query, not the key"
-    return "hides something else"
+    others = {LATER: before & CAUSAL, INSTEAD: OTHERS & ~hide}
+    others["hides the query, not the key"] = before & ~hide.mT
+    found = (text for text, each in others.items() if torch.equal(now, each))
+    return next(found, "hides something else")
 
 
 def without(layer: nn.Module, goes: Callable) -> nn.Module:
@@ -558,11 +572,16 @@ def masks(p: Probe):
     effects = {}
     for (kind, shape), did in p.masked.items():
         effects.setdefault(did, {}).setdefault(kind, []).append(shape)
+    instead = effects.pop(INSTEAD, {})
     if exact := effects.pop(EXACTLY, None):
         kinds = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
         if any("True" in kind for kind in effects.get("leaves a trace", ())):
             kinds.append("but True and False are added as 1 and 0, and hide nothing")
+        if shapes := [x for kind in exact for x in instead.get(kind, ())]:
+            kinds.append(f"but in shape {' or '.join(shapes)} {INSTEAD}")
         return True, f"{EXACTLY}: {'; '.join(kinds)}"
+    if instead:
+        return None, f"hidden tokens are hidden, but {INSTEAD}: is it meant?"
     if not effects:
         return None, "it takes none of the masks that were tried"
     nothing = effects.pop(NOTHING, None)
@@ -570,7 +589,10 @@ def masks(p: Probe):
         known = () if p.own_call else inspect.signature(p.layer.forward).parameters
         ok = False if any("mask" in name for name in known) else None
         return ok, "what is given as a mask changes nothing"
-    (did, kinds), *_ = effects.items()
+    (did, kinds), *more = effects.items()
+    if did == LATER and not more:
+        text = "Whisper's layers do this on purpose, a forgotten mask by mistake"
+        return None, f"every mask {LATER}, whatever it says. {text}: is it meant?"
     one = f'a mask of the kind "{[*kinds][0]}" {did}'
     if not (p.shuffles or p.reading) and p.hides_far:
         who = "A shift of tokens or a convolution does this on purpose"
@@ -581,11 +603,24 @@ def masks(p: Probe):
     return False, f"no mask hides a token exactly: {one}"
 
 
+def mask_per_text(p: Probe):
+    """Test whether each text of a batch gets its own mask."""
+    exact = (way for way, did in p.masked.items() if did == EXACTLY)
+    if not (way := next((way for way in exact if "batch" in way[1]), None)):
+        return None
+    mask, other = made(way, p.hide), made(way, p.hide.roll(1, dims=1))
+    alone = p.tried(p.x[1:2], mask)
+    each = p.tried(p.x, torch.cat([other, mask, other]))
+    ok = alone is None or each is None or p.same(each[1:2], alone)
+    return None if ok else (False, "a text does not get its own mask in a batch")
+
+
 def scores_of_zero(p: Probe):
     """Test whether hidden tokens stay hidden if their scores are exactly 0."""
     hidden = [(p.sees, None)] if pattern(p.sees)[0] else []
     if p.hides:
-        hidden.append((p.visible(made(p.hides)), made(p.hides)))
+        mask = made(p.hides, p.hide)
+        hidden.append((p.visible(mask), mask))
     for seen, mask in hidden:
         token = torch.zeros(1, LENGTH, p.embed_dim).double()
         at_zero = p.moves(token, mask, p.bare)
@@ -704,6 +739,7 @@ CHECKS = {
     "same numbers": numbers,
     "mask": masks,
     "with a mask": numbers_with_a_mask,
+    "mask per text": mask_per_text,
     "scores of 0": scores_of_zero,
     "empty rows": empty_rows,
     "large scores": large_scores,

@@ -321,6 +321,34 @@ class Retention(Stacked):
         return self.out(self.group_norm(heads.flatten(0, 1)).view_as(heads))
 
 
+class OnlySaysCausal(Stacked):
+    """Any mask means "causal", whatever it says, as in Whisper."""
+
+    def weigh(self, scores, mask):
+        seen = None if mask is None else torch.ones(scores.shape[-2:]).tril().bool()
+        return super().weigh(scores, seen)
+
+
+class RelativeShift(Stacked):
+    """Transformer-XL: an unusual shift gives the scores of distances.
+
+    Above the diagonal it gives those of the next query; a causal mask hides them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Linear(E, E)
+
+    def forward(self, x, mask):
+        q, k, v = map(self.split, self.parts(x))
+        n = x.shape[1]
+        far = sinusoidal(n, E).flip(0).to(x)
+        scores = q @ self.split(self.positions(far)[None]).mT
+        scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
+        weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
+        return self.out(self.merge(weights @ v))
+
+
 class TinyScale(Stacked):
     """A residual connection to which hardly anything is added yet (LayerScale)."""
 
@@ -584,6 +612,22 @@ class Rolled(Shift):
         return torch.cat([a.roll(1, dims=1), b], dim=-1)
 
 
+class MaskOfFirstText(Stacked):
+    """All texts of a batch get the mask of the first one."""
+
+    def hide(self, scores, mask):
+        return super().hide(scores, mask if mask is None else mask[:1])
+
+
+class MaskOfFirstQuery(Stacked):
+    """All queries get the mask of the first one."""
+
+    def forward(self, x, mask=None):
+        if mask is not None and mask.shape[-2:] != x.shape[1:2] * 2:
+            raise ValueError("the mask must be (queries, keys)")
+        return super().forward(x, mask if mask is None else mask[..., :1, :])
+
+
 class NormedReshape(NormThenPositions):
     """Neither norms nor positions hide that tokens are mixed up."""
 
@@ -596,6 +640,8 @@ FAULTS = [  # name, the known mistake that is named or None, class
     ("pointwise_after", None, PointwiseAfter),
     ("shift_and_after", None, ShiftAndAfter),
     ("rolled", None, Rolled),
+    ("first_text", None, MaskOfFirstText),
+    ("first_query", None, MaskOfFirstQuery),
     wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
     wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
