@@ -135,8 +135,8 @@ def examine(
         call=lambda layer, x, mask: layer(x, position_embeddings=rotary(x, places))[0]
         call=lambda layer, x, mask: layer(x, mask=mask, cache={})["output"]
 
-    A copy is examined, in double precision and eval mode: the layer, its mode and the
-    random numbers stay as they were.
+    A copy is examined, in eval mode, and in double precision (in single if it runs in
+    no other): the layer, its mode and the random numbers stay as they were.
 
     TypeError: the layer is no module. ValueError: embed_dim is no multiple of
     num_heads, or one of them is no positive whole number. RuntimeError: the layer
@@ -204,14 +204,16 @@ class Probe:
     """
 
     def __init__(self, layer, embed_dim: int, num_heads: int, call: Callable | None):
-        self.layer = copy.deepcopy(layer).double().eval()
+        self.layer, self.dtype = copy.deepcopy(layer).double(), torch.float64
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False
         self.mistake = self.reading = None
         self.x = self.text(3, LENGTH)
+        if (output := self.tried(self.x)) is None:  # a part may be in single precision
+            self.layer, self.dtype = copy.deepcopy(layer).float(), torch.float32
         try:
-            self.output = self.run(self.x)
+            self.output = self.run(self.x) if output is None else output
         except Exception as error:
             said = f"the layer could not be run: {type(error).__name__}: {error}"
             how = f"examine(layer, {embed_dim}, {num_heads}, call=...)"
@@ -220,13 +222,15 @@ class Probe:
         step = 1e-8 * self.text(3, LENGTH)
         more, less = self.tried(self.x + step), self.tried(self.x - step)
         jumps = more is not None and (more + less - 2 * self.output).abs().max() > 1e-11
-        self.exact = 1e-5 if jumps else 1e-9
+        self.exact = 1e-5 if jumps or self.dtype == torch.float32 else 1e-9
 
     def run(self, x: Tensor, mask: Tensor | None = None, layer=None) -> Tensor:
         """Return the output (batch, length, embed_dim) for such an x."""
         if mask is not None and len(mask) == 1:  # once for each text
             mask = mask.expand(len(x), *mask.shape[1:]).contiguous()
-        x = self.axes(x).clone()
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(self.dtype)
+        x = self.axes(x).to(self.dtype, copy=True)
         given = self.call(self.layer if layer is None else layer, x, mask)
         if isinstance(given, tuple | list):  # weights may stand beside it
             tensors = [y for y in given if isinstance(y, Tensor)]
@@ -420,9 +424,16 @@ def repeats(p: Probe):
 
 
 def input_stays(p: Probe):
-    p.call(p.layer, x := p.axes(p.x).clone(), None)
+    before = p.axes(p.x).to(p.dtype)
+    p.call(p.layer, x := before.clone(), None)
     text = "the input stays as it was"
-    return either(x.equal(p.axes(p.x)), text, "the layer changes its input")
+    return either(x.equal(before), text, "the layer changes its input")
+
+
+def precision(p: Probe):
+    if p.dtype == torch.float64:
+        return None
+    return None, "it runs in single precision only: what is below 1e-5 is not seen"
 
 
 def finite(p: Probe):
@@ -728,6 +739,7 @@ def named(p: Probe, mistake):
 CHECKS = {
     "zeros": zeros,
     "shapes": shapes,
+    "precision": precision,
     "repeats": repeats,
     "input": input_stays,
     "finite": finite,

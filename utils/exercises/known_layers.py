@@ -155,6 +155,7 @@ def matrices(layer: nn.Module, turned: bool) -> list[Matrix]:
         module = modules[place]
         if w.dim() not in (2, 3) or isinstance(module, nn.Embedding):
             continue
+        w = w.double()
         bias = getattr(module, last.replace("weight", "bias"), None)
         if w.dim() == 3:  # (heads, in, head_dim), or (heads, head_dim, out)
             into = len(w) * w.shape[2] == w.shape[1]
@@ -163,8 +164,9 @@ def matrices(layer: nn.Module, turned: bool) -> list[Matrix]:
             w = w.mT if turned else w
         elif type(module).__name__ == "Conv1D":  # of GPT-2: (in, out)
             w = w.mT
-        known = isinstance(bias, Tensor) and bias is not w and bias.shape == w.shape[:1]
-        found.append(Matrix(name, w, bias if known else w.new_zeros(len(w))))
+        known = isinstance(bias, Tensor) and bias.shape == w.shape[:1]
+        b = bias.double() if known else w.new_zeros(len(w))
+        found.append(Matrix(name, w, b))
     return found
 
 

@@ -256,6 +256,17 @@ class Convolution(Stacked):
         return super().forward(self.neighbours(x.mT).mT, mask)
 
 
+class AfterNorm(Stacked):
+    """A norm before, a residual connection around it: a sublayer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(E)
+
+    def forward(self, x, mask=None):
+        return x + super().forward(self.norm(x), mask)
+
+
 class Shift(Stacked):
     """A part of the features comes from the token before, as in x-transformers."""
 
@@ -347,6 +358,29 @@ class RelativeShift(Stacked):
         scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
         weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
         return self.out(self.merge(weights @ v))
+
+
+class SingleNorm(AfterNorm):
+    """Its norm computes in single precision by force, as in CLIP."""
+
+    class Norm(nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x.float()).to(x.dtype)
+
+    def __init__(self):
+        super().__init__()
+        self.norm = self.Norm(E)
+
+
+class SingleTable(Stacked):
+    """A table in single precision that is no buffer, so that no copy turns it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.eye(E)
+
+    def forward(self, x, mask=None):
+        return super().forward(x @ self.table, mask)
 
 
 class TinyScale(Stacked):
@@ -443,17 +477,6 @@ class InSingle(Stacked):
 
     def softmax(self, scores):
         return scores.float().softmax(dim=-1).to(scores.dtype)
-
-
-class AfterNorm(Stacked):
-    """A norm before, a residual connection around it: a sublayer."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(E)
-
-    def forward(self, x, mask=None):
-        return x + super().forward(self.norm(x), mask)
 
 
 class KeyPadding(Stacked):

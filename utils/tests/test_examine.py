@@ -21,6 +21,7 @@ from utils.tests.layers_right_and_wrong import (
     H,
     ScaleInSingle,
     Separate,
+    SingleTable,
     Stacked,
 )
 
@@ -242,6 +243,14 @@ def test_matrices_in_other_roles_than_their_names_are_noted():
 def test_a_scale_in_single_precision_does_not_hide_the_numbers():
     report = examine(ScaleInSingle(), E, H)
     assert report.verdict == "No fault was found.", str(report)
+
+
+def test_a_layer_that_cannot_run_in_double_precision_runs_in_single():
+    report = examine(SingleTable(), E, H)
+    assert report.verdict == "No fault was found.", str(report)
+    assert "single precision" in str(report) and "softmax(QKᵀ/√d)V" in str(report)
+    wrong = type("Wrong", (SingleTable,), {"scale": lambda self, q: E**-0.5})
+    assert examine(wrong(), E, H).mistake == "√embed_dim"
 
 
 def test_numbers_that_are_nan_have_no_name():
