@@ -53,14 +53,14 @@ SHAPES = {  # without an axis of queries: what is hidden from all of them
     "(batch, length)": lambda hide: hide.all(dim=0)[None],
 }
 EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
-LATER, INSTEAD = "hides later tokens only", "it comes in place of the layer's own mask"
+LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 # The most frequent mistakes of scale are what some right layers compute. No number
 # tells them apart, because the weights may hold the rest of the scale, and a right
 # layer is never called wrong. So the mistake is named, and the verdict asks.
 ON_PURPOSE = {
     "no scale": "T5 and GPT-Neo leave it out on purpose.",
-    "divided by head_dim": "Models in μP do it on purpose.",
+    "divided by head_dim": "models in μP do it on purpose.",
 }
 
 
@@ -401,7 +401,9 @@ def zeros(p: Probe):
     empty = [w for w in tiny if w.dim() > 1 or w.any()]  # no biases of zeros
     seen = p.visible() if empty else None
     if seen is None or ((seen & OTHERS).any() and not any(w.any() for w in empty)):
-        return None
+        names = [n for n, w in p.layer.named_parameters() if any(w is x for x in empty)]
+        text = f"{', '.join(names)} is 0, and not tried: draw it, and examine it again"
+        return (None, text) if names else None
     for w in empty:
         w.normal_(std=0.2)
     p.output = p.run(p.x)
@@ -583,16 +585,19 @@ def masks(p: Probe):
     effects = {}
     for (kind, shape), did in p.masked.items():
         effects.setdefault(did, {}).setdefault(kind, []).append(shape)
-    instead = effects.pop(INSTEAD, {})
     if exact := effects.pop(EXACTLY, None):
-        kinds = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
+        said = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
         if any("True" in kind for kind in effects.get("leaves a trace", ())):
-            kinds.append("but True and False are added as 1 and 0, and hide nothing")
-        if shapes := [x for kind in exact for x in instead.get(kind, ())]:
-            kinds.append(f"but in shape {' or '.join(shapes)} {INSTEAD}")
-        return True, f"{EXACTLY}: {'; '.join(kinds)}"
-    if instead:
-        return None, f"hidden tokens are hidden, but {INSTEAD}: is it meant?"
+            said.append("but True and False are added as 1 and 0, and hide nothing")
+        odd = False
+        for did, kind in product(effects, exact):
+            if shapes := effects[did].get(kind):
+                said.append(f"but in shape {' or '.join(shapes)} it {did}")
+                odd = odd or did != INSTEAD
+        text = f"{EXACTLY}: {'; '.join(said)}"
+        return (None, f"{text}: is it meant?") if odd else (True, text)
+    if INSTEAD in effects:
+        return None, f"a mask hides tokens, but {INSTEAD}: is it meant?"
     if not effects:
         return None, "it takes none of the masks that were tried"
     nothing = effects.pop(NOTHING, None)
@@ -702,12 +707,25 @@ def numbers(p: Probe):
                 return None, "equal but for the biases: they are added elsewhere"
             equal = f"{each.layout}, {heads} heads{name}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
+    asked = with_other_heads(p, bare, [*known.values()])
     likely = [plain for _, plain in ways if plain.likely]
     shown = [*known.values(), CAUSAL]  # a mistake may show what a mask should hide
     for plain, mask, mistake in product(likely, shown, known_mistakes()):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
-            return named(p, mistake)
-    return None, f"{NOT_COMPARED}: no known way of computing gives them"
+            return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
+    return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
+
+
+def with_other_heads(p: Probe, bare: Tensor, masks: list) -> str | None:
+    """Return the question that another number of heads puts, if one is equal."""
+    for heads in range(1, p.embed_dim + 1):
+        if p.embed_dim % heads or heads == p.num_heads:
+            continue
+        likely = (x for x in readings(p.bare, p.embed_dim, heads) if x.likely)
+        for each, mask in product(likely, masks):
+            if p.same(reference(p.x, each, heads, mask), bare, SINGLE):
+                return f"it is equal with {heads} head(s): is num_heads right?"
+    return None
 
 
 def numbers_with_a_mask(p: Probe):
@@ -728,12 +746,11 @@ def numbers_with_a_mask(p: Probe):
     return None
 
 
-def named(p: Probe, mistake):
-    """Return that the layer is a known mistake: a question if some do so on purpose."""
+def named(p: Probe, mistake, asked: str | None = None):
+    """Return that the layer is a known mistake: a question if it may be on purpose."""
     p.mistake = mistake.name
     said = f"{mistake.name}: {mistake.why}"
-    who = ON_PURPOSE.get(mistake.name)
-    return (None, f"{said} {who}") if who else (False, said)
+    return (None, f"{said} But {asked}") if asked else (False, said)
 
 
 CHECKS = {

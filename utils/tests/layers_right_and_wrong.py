@@ -646,8 +646,6 @@ class MaskOfFirstQuery(Stacked):
     """All queries get the mask of the first one."""
 
     def forward(self, x, mask=None):
-        if mask is not None and mask.shape[-2:] != x.shape[1:2] * 2:
-            raise ValueError("the mask must be (queries, keys)")
         return super().forward(x, mask if mask is None else mask[..., :1, :])
 
 
@@ -664,7 +662,6 @@ FAULTS = [  # name, the known mistake that is named or None, class
     ("shift_and_after", None, ShiftAndAfter),
     ("rolled", None, Rolled),
     ("first_text", None, MaskOfFirstText),
-    ("first_query", None, MaskOfFirstQuery),
     wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
     wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
