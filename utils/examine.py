@@ -306,13 +306,11 @@ class Probe:
 
     @cached_property
     def hide(self) -> Tensor:
-        """What masks hide: token 2, from two queries token 5, and what the layer hides.
+        """What masks hide: token 2, later tokens, and what the layer itself hides.
 
-        Each query has its own row, and a mask may come in place of the layer's own.
+        So each query has its own row, and a mask may come in place of the layer's own.
         """
-        hide = HIDE | (OTHERS & ~self.sees)
-        hide[-2:, 5] = True
-        return hide
+        return HIDE | (OTHERS & ~(self.sees & CAUSAL))
 
     @cached_property
     def masked(self) -> dict[tuple[str, str], str]:
@@ -521,8 +519,9 @@ def equal_tokens(p: Probe):
     alike = p.same(inside, inside[:1].expand_as(inside))
     usual = pattern(p.sees)[0] and (alike or p.shuffles is not False)
     if usual and last < largest / 2:  # a part falls like 1 / length, or faster
-        who = "a sink, an extra key, weights that decay, or a shift of tokens"
-        return None, f"they differ less in longer texts, as with {who}"
+        who = "a sink, an extra key, a decay or a shift of tokens does this on purpose"
+        text = f"{who}, padding that is seen by mistake: is it meant?"
+        return None, f"they differ less in longer texts: {text}"
     looks = (differ_by_a_constant(p, layer) for layer in (p.layer, unnormed(p.layer)))
     constant = next((seen for seen in looks if seen is not None), None)
     if constant is None:

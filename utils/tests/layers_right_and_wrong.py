@@ -479,6 +479,17 @@ class InSingle(Stacked):
         return scores.float().softmax(dim=-1).to(scores.dtype)
 
 
+class TwoLayers(nn.Module):
+    """What a mask hides in two layers must be hidden by every way through them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = AfterNorm(), AfterNorm()
+
+    def forward(self, x, mask=None):
+        return self.second(self.first(x, mask), mask)
+
+
 class KeyPadding(Stacked):
     """True hides, and each text has a row (batch, length), as key_padding_mask."""
 

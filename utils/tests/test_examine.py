@@ -21,10 +21,12 @@ from utils.tests.layers_right_and_wrong import (
     E,
     H,
     MaskOfFirstQuery,
+    RelativeShift,
     ScaleInSingle,
     Separate,
     SingleTable,
     Stacked,
+    TwoLayers,
 )
 
 TORCH = {
@@ -261,6 +263,13 @@ def test_a_mask_that_is_taken_in_a_shape_and_does_something_else_is_asked():
     report = examine(MaskOfFirstQuery(), E, H)
     other = "but in shape (length, length) or (batch, 1, length, length) it hides"
     assert other in str(report) and report.verdict == meant("mask"), str(report)
+
+
+def test_masks_hide_exactly_in_two_layers_and_in_the_place_of_a_causal_one():
+    report = examine(TwoLayers(), E, H)
+    assert "hides exactly" in str(report) and "meant" not in report.verdict, str(report)
+    report = examine(RelativeShift(), E, H, call=causal_unless)
+    assert "hides exactly: True shows, in shape (length, length)" in str(report)
 
 
 def test_zeros_that_were_not_tried_are_named():
