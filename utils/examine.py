@@ -347,7 +347,11 @@ class Probe:
     @cached_property
     def bare(self) -> nn.Module:
         """The layer with biases of 0."""
-        return without(self.layer, lambda name, x: "bias" in name and x.dim() == 1)
+        layer = copy.deepcopy(self.layer)
+        for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
+            if "bias" in name and x.dim() == 1:
+                x.data.zero_()
+        return layer
 
 
 def made(way: tuple[str, str], hide: Tensor) -> Tensor:
@@ -374,15 +378,6 @@ def effect(p: Probe, way: tuple[str, str]) -> str | None:
     others["hides the query, not the key"] = before & ~hide.mT
     found = (text for text, each in others.items() if torch.equal(now, each))
     return next(found, "hides something else")
-
-
-def without(layer: nn.Module, goes: Callable) -> nn.Module:
-    """Return a copy in which what goes(name, tensor) chooses is 0."""
-    layer = copy.deepcopy(layer)
-    for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
-        if goes(name, x):
-            x.data.zero_()
-    return layer
 
 
 # --- the checks: each returns (ok, text), or None if there is nothing to say ---
@@ -504,14 +499,11 @@ def equal_tokens(p: Probe):
 
     They do if the weights of each query sum to 1, and nothing else is mixed.
     """
-    outputs = of_equal(p, token := p.text(1, 1))
+    outputs = of_equal(p, p.text(1, 1), p.layer)
     if len(outputs) < 3:
         return None
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
         return True, "they give what one gives: weights always have the same sum"
-    bare = of_equal(p, token, without(p.layer, positions(p.layer)))
-    if all(p.same(y, bare[0].expand_as(y)) for y in bare):
-        return None, "they differ by the positions that are added to them"
     ends = torch.stack([y[0, -1] for y in outputs])  # of 1, 2, 4, … tokens
     steps = ends.diff(dim=0).abs().amax(dim=-1)
     last, largest = steps[-1], steps.max()
@@ -535,7 +527,7 @@ def equal_tokens(p: Probe):
     return False, f"they do not give what one gives: {text}"
 
 
-def of_equal(p: Probe, token: Tensor, layer: nn.Module | None = None) -> list[Tensor]:
+def of_equal(p: Probe, token: Tensor, layer: nn.Module) -> list[Tensor]:
     """Return the outputs for 1, 2, 4, … 256 equal tokens, as far as they go."""
     texts = (token.repeat(1, 2**n, 1) for n in range(9))
     outputs = (p.tried(x, layer=layer) for x in texts)
@@ -565,18 +557,6 @@ def unnormed(layer: nn.Module) -> nn.Module:
         if leaf and "norm" in type(module).__name__.lower():
             module.forward = lambda x, *_: x
     return layer
-
-
-def positions(layer: nn.Module) -> Callable:
-    """Return the function that says which tensors have a row for each position."""
-    tables = {n for n, m in layer.named_modules() if isinstance(m, nn.Embedding)}
-
-    def goes(name: str, x: Tensor) -> bool:
-        place, _, last = name.rpartition(".")
-        named = "pos" in name or last == "pe" or place in tables
-        return named and x.dim() > 1 and x.is_floating_point()
-
-    return goes
 
 
 def masks(p: Probe):
@@ -722,7 +702,7 @@ def with_other_heads(p: Probe, bare: Tensor, masks: list) -> str | None:
             continue
         likely = (x for x in readings(p.bare, p.embed_dim, heads) if x.likely)
         for each, mask in product(likely, masks):
-            if p.same(reference(p.x, each, heads, mask), bare, SINGLE):
+            if p.same(reference(p.x[:1], each, heads, mask), bare[:1], SINGLE):
                 return f"it is equal with {heads} head(s): is num_heads right?"
     return None
 
