@@ -388,6 +388,11 @@ def either(ok, text: str, otherwise: str) -> tuple[bool, str]:
     return bool(ok), text if ok else otherwise
 
 
+def meant(seen: str, who: str, fault: str) -> tuple[None, str]:
+    """Return a question, because a right layer and a fault look alike."""
+    return None, f"{seen}: {who} does so on purpose, {fault} by mistake. Is it meant?"
+
+
 def zeros(p: Probe):
     """Draw what is tiny (LayerScale), or zero if that hides everything."""
     tiny = [w for w in p.layer.parameters() if w.numel() and w.abs().max() < 1e-4]
@@ -511,9 +516,8 @@ def equal_tokens(p: Probe):
     alike = p.same(inside, inside[:1].expand_as(inside))
     usual = pattern(p.sees)[0] and (alike or p.shuffles is not False)
     if usual and last < largest / 2:  # a part falls like 1 / length, or faster
-        who = "a sink, an extra key, a decay or a shift of tokens does this on purpose"
-        text = f"{who}, padding that is seen by mistake: is it meant?"
-        return None, f"they differ less in longer texts: {text}"
+        who = "a sink, an extra key, a decay or a shift of tokens"
+        return meant("they differ less in longer texts", who, "padding that is seen")
     looks = (differ_by_a_constant(p, layer) for layer in (p.layer, unnormed(p.layer)))
     constant = next((seen for seen in looks if seen is not None), None)
     if constant is None:
@@ -568,12 +572,11 @@ def masks(p: Probe):
         said = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
         if any("True" in kind for kind in effects.get("leaves a trace", ())):
             said.append("but True and False are added as 1 and 0, and hide nothing")
-        odd = False
-        for did, kind in product(effects, exact):
-            if shapes := effects[did].get(kind):
-                said.append(f"but in shape {' or '.join(shapes)} it {did}")
-                odd = odd or did != INSTEAD
+        both = [x for x in product(effects, exact) if x[1] in effects[x[0]]]
+        for did, kind in both:
+            said.append(f"but in shape {' or '.join(effects[did][kind])} it {did}")
         text = f"{EXACTLY}: {'; '.join(said)}"
+        odd = {did for did, kind in both} - {INSTEAD}
         return (None, f"{text}: is it meant?") if odd else (True, text)
     if INSTEAD in effects:
         return None, f"a mask hides tokens, but {INSTEAD}: is it meant?"
@@ -586,13 +589,12 @@ def masks(p: Probe):
         return ok, "what is given as a mask changes nothing"
     (did, kinds), *more = effects.items()
     if did == LATER and not more:
-        text = "Whisper's layers do this on purpose, a forgotten mask by mistake"
-        return None, f"every mask {LATER}, whatever it says. {text}: is it meant?"
+        text = f"every mask {LATER}, whatever it says"
+        return meant(text, "a layer of Whisper", "a mask that was forgotten")
     one = f'a mask of the kind "{[*kinds][0]}" {did}'
     if not (p.shuffles or p.reading) and p.hides_far:
-        who = "A shift of tokens or a convolution does this on purpose"
-        text = f"{who}, a mask that is shifted by one does it by mistake: is it meant?"
-        return None, f"a hidden token reaches its neighbours. {text}"
+        who, fault = "a shift of tokens, or a convolution", "a mask shifted by one"
+        return meant("a hidden token reaches its neighbours", who, fault)
     if not p.own_call and sum("mask" not in n for n in parameters(p.layer)[1]) == 2:
         return None, f"{one}: perhaps another mask hides it in the second input"
     return False, f"no mask hides a token exactly: {one}"

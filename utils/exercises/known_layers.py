@@ -89,7 +89,7 @@ def stacked(found: list[Matrix], size: int, num_heads: int) -> Iterator[tuple]:
     """Yield (layout, parts) of each matrix that holds queries, keys and values."""
     head_dim = size // num_heads
     for name, w, b in found:
-        groups = (len(w) // head_dim - num_heads) / 2  # key and value heads
+        groups = (len(w) / head_dim - num_heads) / 2  # key and value heads
         if w.shape[1] != size or groups < 1 or groups % 1 or num_heads % groups:
             continue
         rows = [size, int(groups) * head_dim, int(groups) * head_dim]

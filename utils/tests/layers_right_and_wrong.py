@@ -490,6 +490,20 @@ class TwoLayers(nn.Module):
         return self.second(self.first(x, mask), mask)
 
 
+class WiderHeads(Stacked):
+    """Its heads have more than embed_dim / num_heads features."""
+
+    def __init__(self):
+        super().__init__()
+        for name in "qkv":
+            setattr(self, f"w_{name}", nn.Linear(E, 32))
+        self.out = nn.Linear(32, E)
+        del self.qkv
+
+    def parts(self, x):
+        return self.w_q(x), self.w_k(x), self.w_v(x)
+
+
 class KeyPadding(Stacked):
     """True hides, and each text has a row (batch, length), as key_padding_mask."""
 
