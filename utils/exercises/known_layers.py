@@ -118,18 +118,19 @@ def listed(found: list[Matrix], num_heads: int) -> Iterator[tuple]:
 def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
     """Yield the readings of a matrix each, first by their names."""
     size, layout = len(nothing.w), "separate projections"
-    wide = [
-        m for m in found if m.w.shape[1] == size and len(m.w) * num_heads % size == 0
-    ]
-    by_name = by_role_names(wide)
-    orders = [by_name] if by_name else []
+    by_name = by_role_names([m for m in found if m.w.shape[1] == size])
+    q, k, v = (len(m.w) for m in by_name) if by_name else (0, 1, 1)
+    groups = k * num_heads / size  # key and value heads
+    whole = groups % 1 == 0 < groups and num_heads % groups == 0
+    known = q == size and k == v and whole
+    orders = [by_name] if known else []
     if 3 <= len(squares) <= 5:
         orders += permutations(squares, 3)
     for number, parts in enumerate(orders):
         rest = [m for m in squares if all(m is not part for part in parts)]
         for out in [*rest, nothing]:
             ok, but = True, ""
-            if by_name and number > 0:
+            if known and number > 0:
                 ok, but = None, "; but the matrices have other roles than their names"
             if rest and out is nothing:
                 unused = ", ".join(m.name.removesuffix(".weight") for m in rest)

@@ -493,15 +493,25 @@ class TwoLayers(nn.Module):
 class WiderHeads(Stacked):
     """Its heads have more than embed_dim / num_heads features."""
 
+    sizes = 32, 32, 32
+
     def __init__(self):
         super().__init__()
-        for name in "qkv":
-            setattr(self, f"w_{name}", nn.Linear(E, 32))
-        self.out = nn.Linear(32, E)
+        for name, size in zip("qkv", self.sizes):
+            setattr(self, f"w_{name}", nn.Linear(E, size))
+        self.out = nn.Linear(self.sizes[2], E)
         del self.qkv
 
     def parts(self, x):
         return self.w_q(x), self.w_k(x), self.w_v(x)
+
+
+class NarrowHeads(WiderHeads):
+    sizes = 12, 12, 12
+
+
+class NarrowKeys(WiderHeads):
+    sizes = 12, 12, 24
 
 
 class KeyPadding(Stacked):
