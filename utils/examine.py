@@ -395,14 +395,15 @@ def meant(seen: str, who: str, fault: str) -> tuple[None, str]:
 
 def zeros(p: Probe):
     """Draw what is tiny (LayerScale), or zero if that hides everything."""
-    tiny = [w for w in p.layer.parameters() if w.numel() and w.abs().max() < 1e-4]
-    empty = [w for w in tiny if w.dim() > 1 or w.any()]  # no biases of zeros
-    seen = p.visible() if empty else None
-    if seen is None or ((seen & OTHERS).any() and not any(w.any() for w in empty)):
-        names = [n for n, w in p.layer.named_parameters() if any(w is x for x in empty)]
-        text = f"{', '.join(names)} is 0, and not tried: draw it, and examine it again"
+    named = p.layer.named_parameters()
+    tiny = {n: w for n, w in named if w.numel() and w.abs().max() < 1e-4}
+    if not tiny or (seen := p.visible()) is None:
+        return None
+    if (seen & OTHERS).any() and not any(w.any() for w in tiny.values()):
+        names = ", ".join(n for n, w in tiny.items() if w.dim() > 1)  # no biases
+        text = f"{names} is 0, and not tried: draw it, and examine it again"
         return (None, text) if names else None
-    for w in empty:
+    for w in tiny.values():
         w.normal_(std=0.2)
     p.output = p.run(p.x)
     return None, "zeros or tiny numbers let nothing through: random ones are tried"

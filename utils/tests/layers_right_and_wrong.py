@@ -394,6 +394,14 @@ class TinyScale(Stacked):
         return x + self.gamma * super().forward(x, mask)
 
 
+class FromZero(TinyScale):
+    """One number that begins as 0 lets the attention in, as in ReZero."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.zeros(1))
+
+
 class TwoInputs(nn.TransformerDecoderLayer):
     """Attends to itself, and to a second input, which has another mask."""
 
