@@ -3,7 +3,8 @@
 From outside: it changes tokens, texts and masks, and looks at what moves. From inside:
 it takes the layer's matrices, and looks for the way of computing attention that gives
 exactly the layer's numbers: the right one, or a mistake that the exercises know. What
-right layers may do in several ways is a convention, and no fault.
+right layers may do in several ways is a convention, and no fault. Where a right layer
+and a fault look alike, it asks.
 
     python -m utils.examine FILE.py:NAME --embed-dim 64 --heads 4
 
@@ -55,9 +56,7 @@ SHAPES = {  # without an axis of queries: what is hidden from all of them
 EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
 LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
-# The most frequent mistakes of scale are what some right layers compute. No number
-# tells them apart, because the weights may hold the rest of the scale, and a right
-# layer is never called wrong. So the mistake is named, and the verdict asks.
+# Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
     "no scale": "T5 and GPT-Neo leave it out on purpose.",
     "divided by head_dim": "models in μP do it on purpose.",
@@ -65,7 +64,10 @@ ON_PURPOSE = {
 
 
 class Finding(NamedTuple):
-    """What a check found. ok: True, False (a fault), or None (a convention to know)."""
+    """What a check found. ok: True, False (a fault), or None (a convention to know).
+
+    A convention that ends with a question may also be a fault.
+    """
 
     check: str
     ok: bool | None
@@ -97,7 +99,9 @@ class Report:
             known = f" It is a known mistake: {self.mistake}." if self.mistake else ""
             return f"This layer is wrong: {wrong}.{known}"
         asked = [x.check for x in self.findings if x.ok is None and x.text[-1] == "?"]
-        meant = ", ".join([self.mistake] if self.mistake else asked)
+        if self.mistake:
+            asked = [self.mistake, *(x for x in asked if x != "same numbers")]
+        meant = ", ".join(asked)
         numbers = [x for x in self.findings if x.check == "same numbers"]
         compared = any(not x.text.startswith(NOT_COMPARED) for x in numbers)
         more = "" if compared else " The numbers could not be compared."
@@ -714,15 +718,14 @@ def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
     if not p.reading or not (said := masks(p)) or said[0] is not False:
         return None
-    hide = (ONE ^ CAUSAL).clone()  # each query has its own row
-    hide[3:, 2] = True
     for shape in [*SHAPES][:3]:
-        output = p.tried(p.x, made(("True shows", shape), hide), p.bare)
-        right = [reference(p.x, p.reading, p.num_heads, m) for m in (~hide, hide)]
+        output = p.tried(p.x, made(("True shows", shape), p.hide), p.bare)
+        both = ~p.hide, p.hide  # True may show, or hide
+        right = [reference(p.x, p.reading, p.num_heads, mask) for mask in both]
         if output is None or any(p.same(y, output, SINGLE) for y in right):
             continue
         for mistake in (m for m in known_mistakes() if m.of_head):
-            gives = mistake.gives(p.x, p.reading, p.num_heads, ~hide)
+            gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
             if p.same(gives, output, SINGLE):
                 return named(p, mistake)
     return None

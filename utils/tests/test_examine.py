@@ -272,6 +272,11 @@ def test_masks_hide_exactly_in_two_layers_and_in_the_place_of_a_causal_one():
     assert "hides exactly: True shows, in shape (length, length)" in str(report)
 
 
+def test_a_verdict_asks_for_the_mistake_and_for_the_rest():
+    layer = type("Odd", (MaskOfFirstQuery,), {"scale": lambda self, q: 1.0})()
+    assert examine(layer, E, H).verdict == meant("no scale, mask")
+
+
 def test_zeros_that_were_not_tried_are_named():
     layer = AddedPositions()
     nn.init.zeros_(layer.pos_embedding)
