@@ -41,7 +41,7 @@ class Reading(NamedTuple):
     """A way to read a layer's matrices as those of queries, keys, values and outputs.
 
     likely: this is their order, or their names say so. ok, but: what there is to say if
-    the layer is equal to the reference: True, False (a fault) or None (a note).
+    the layer is equal to the reference: True, or None (a note).
     """
 
     layout: str
@@ -73,7 +73,7 @@ def readings(layer: nn.Module, embed_dim: int, num_heads: int) -> Iterator[Readi
     differ = any(a.w is not b.w for a, b in zip(*ways))
     for found in ways[: 1 + differ]:
         squares = [m for m in found if m.w.shape == (embed_dim, embed_dim)]
-        outs = [*squares, nothing]
+        outs = squares or [nothing]
         whole = *stacked(found, embed_dim, num_heads), *listed(found, num_heads)
         for (layout, parts), order, out in product(whole, permutations(range(3)), outs):
             ordered = [parts[i] for i in order]
@@ -128,13 +128,10 @@ def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
         orders += permutations(squares, 3)
     for number, parts in enumerate(orders):
         rest = [m for m in squares if all(m is not part for part in parts)]
-        for out in [*rest, nothing]:
-            ok, but = True, ""
-            if known and number > 0:
-                ok, but = None, "; but the matrices have other roles than their names"
-            if rest and out is nothing:
-                unused = ", ".join(m.name.removesuffix(".weight") for m in rest)
-                ok, but = False, f"; but {unused} is never used"
+        ok, but = True, ""
+        if known and number > 0:
+            ok, but = None, "; but the matrices have other roles than their names"
+        for out in rest or [nothing]:
             yield Reading(layout, (*parts, out), number == 0, ok, but)
 
 

@@ -632,6 +632,11 @@ def keys_as_values(self, x):
     return query, key, key
 
 
+def no_out(self, x, mask=None):
+    q, k, v = map(self.split, self.parts(x))
+    return self.merge(self.weigh(q @ k.mT * self.scale(q), mask) @ v)
+
+
 def changes_input(self, x, mask=None):
     x += 1.0
     return Stacked.forward(self, x, mask)
@@ -729,5 +734,6 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("by_text", None, forward=by_text),
     wrong("across_batch", None, forward=across_batch),
     wrong("keys_as_values", "w_q, w_k and w_v in other roles", parts=keys_as_values),
+    wrong("no_out", "no output projection", forward=no_out),
     wrong("no_softmax", "no softmax", softmax=lambda self, x: x),
 ]
