@@ -3,7 +3,8 @@
 From outside: it changes tokens, texts and masks, and looks at what moves. From inside:
 it takes the layer's matrices, and looks for the way of computing attention that gives
 exactly the layer's numbers: the right one, or a mistake that the exercises know. What
-right layers may do in several ways is a convention, and no fault.
+right layers may do in several ways is a convention, and no fault. Where a right layer
+and a fault look alike, it asks.
 
     python -m utils.examine FILE.py:NAME --embed-dim 64 --heads 4
 
@@ -35,6 +36,7 @@ from torch import Tensor, nn
 from utils.exercises.known_layers import known_mistakes, readings, reference
 
 LENGTH = 8  # tokens of the texts that are tried
+SINGLE = 1e-6  # how exactly numbers agree: a scale may be in single precision
 ONE = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
 CAUSAL, OTHERS = ONE.tril(), ONE ^ ONE.tril().triu()
 SIGNS = {True: "ok", False: "WRONG", None: "note"}
@@ -44,26 +46,28 @@ KINDS = {  # of masks, made from hide (queries, keys), True = hide
     "0 hides and 1 shows": lambda hide: (~hide).double(),
     "-inf is added": lambda hide: hide.double().masked_fill(hide, -math.inf),
 }
-SHAPES = {
+SHAPES = {  # without an axis of queries: what is hidden from all of them
     "(length, length)": lambda hide: hide,
     "(batch, 1, length, length)": lambda hide: hide[None, None],
     "(batch, length, length)": lambda hide: hide[None],
-    "(batch, 1, 1, length)": lambda hide: hide[None, None, -1:],
-    "(batch, length)": lambda hide: hide[None, -1],
+    "(batch, 1, 1, length)": lambda hide: hide.all(dim=0)[None, None, None],
+    "(batch, length)": lambda hide: hide.all(dim=0)[None],
 }
-EXACTLY, NOT_COMPARED = "hides exactly", "not compared"
+EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
+LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
-# The most frequent mistakes of scale are what some right layers compute. No number
-# tells them apart, because the weights may hold the rest of the scale, and a right
-# layer is never called wrong. So the mistake is named, and the verdict asks.
+# Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
     "no scale": "T5 and GPT-Neo leave it out on purpose.",
-    "divided by head_dim": "Models in μP do it on purpose.",
+    "divided by head_dim": "models in μP do it on purpose.",
 }
 
 
 class Finding(NamedTuple):
-    """What a check found. ok: True, False (a fault), or None (a convention to know)."""
+    """What a check found. ok: True, False (a fault), or None (a convention to know).
+
+    A convention that ends with a question may also be a fault.
+    """
 
     check: str
     ok: bool | None
@@ -94,12 +98,14 @@ class Report:
             wrong = ", ".join(x.check for x in self.findings if x.ok is False)
             known = f" It is a known mistake: {self.mistake}." if self.mistake else ""
             return f"This layer is wrong: {wrong}.{known}"
+        asked = [x.check for x in self.findings if x.ok is None and x.text[-1] == "?"]
         if self.mistake:
-            return f"No fault was found, if this is meant: {self.mistake}."
+            asked = [self.mistake, *(x for x in asked if x != "same numbers")]
+        meant = ", ".join(asked)
         numbers = [x for x in self.findings if x.check == "same numbers"]
         compared = any(not x.text.startswith(NOT_COMPARED) for x in numbers)
         more = "" if compared else " The numbers could not be compared."
-        return f"No fault was found.{more}"
+        return f"No fault was found{meant and f', if this is meant: {meant}'}.{more}"
 
     def __str__(self) -> str:
         rows = [f"{SIGNS[x.ok]:5s}  {x.check:13s}  {x.text}" for x in self.findings]
@@ -133,8 +139,8 @@ def examine(
         call=lambda layer, x, mask: layer(x, position_embeddings=rotary(x, places))[0]
         call=lambda layer, x, mask: layer(x, mask=mask, cache={})["output"]
 
-    A copy is examined, in double precision and eval mode: the layer, its mode and the
-    random numbers stay as they were.
+    A copy is examined, in eval mode, and in double precision (in single if it runs in
+    no other): the layer, its mode and the random numbers stay as they were.
 
     TypeError: the layer is no module. ValueError: embed_dim is no multiple of
     num_heads, or one of them is no positive whole number. RuntimeError: the layer
@@ -202,14 +208,16 @@ class Probe:
     """
 
     def __init__(self, layer, embed_dim: int, num_heads: int, call: Callable | None):
-        self.layer = copy.deepcopy(layer).double().eval()
+        self.layer, self.dtype = copy.deepcopy(layer).double(), torch.float64
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False
         self.mistake = self.reading = None
         self.x = self.text(3, LENGTH)
+        if (output := self.tried(self.x)) is None:  # a part may be in single precision
+            self.layer, self.dtype = copy.deepcopy(layer).float(), torch.float32
         try:
-            self.output = self.run(self.x)
+            self.output = self.run(self.x) if output is None else output
         except Exception as error:
             said = f"the layer could not be run: {type(error).__name__}: {error}"
             how = f"examine(layer, {embed_dim}, {num_heads}, call=...)"
@@ -218,13 +226,15 @@ class Probe:
         step = 1e-8 * self.text(3, LENGTH)
         more, less = self.tried(self.x + step), self.tried(self.x - step)
         jumps = more is not None and (more + less - 2 * self.output).abs().max() > 1e-11
-        self.exact = 1e-5 if jumps else 1e-9
+        self.exact = 1e-5 if jumps or self.dtype == torch.float32 else 1e-9
 
     def run(self, x: Tensor, mask: Tensor | None = None, layer=None) -> Tensor:
         """Return the output (batch, length, embed_dim) for such an x."""
         if mask is not None and len(mask) == 1:  # once for each text
             mask = mask.expand(len(x), *mask.shape[1:]).contiguous()
-        x = self.axes(x).clone()
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(self.dtype)
+        x = self.axes(x).to(self.dtype, copy=True)
         given = self.call(self.layer if layer is None else layer, x, mask)
         if isinstance(given, tuple | list):  # weights may stand beside it
             tensors = [y for y in given if isinstance(y, Tensor)]
@@ -249,16 +259,17 @@ class Probe:
         """Return random tokens (*size, embed_dim)."""
         return torch.randn(*size, self.embed_dim, dtype=torch.float64)
 
-    def moved(self, a: Tensor, b: Tensor) -> Tensor:
+    def moved(self, a: Tensor, b: Tensor, exact: float = 0.0) -> Tensor:
         """Return at which tokens outputs differ, (batch, length)."""
         size = max(1.0, float(b.nan_to_num(0, 0, 0).abs().max()))
-        far = ~torch.isclose(a, b, rtol=0, atol=self.exact * size, equal_nan=True)
+        size *= max(exact, self.exact)
+        far = ~torch.isclose(a, b, rtol=0, atol=size, equal_nan=True)
         return far.any(dim=-1)
 
-    def same(self, a: Tensor | None, b: Tensor | None) -> bool:
+    def same(self, a: Tensor | None, b: Tensor | None, exact: float = 0.0) -> bool:
         """Whether two outputs are equal, as exactly as the layer computes."""
         known = a is not None and b is not None and a.shape == b.shape
-        return known and not self.moved(a, b).any()
+        return known and not self.moved(a, b, exact).any()
 
     def moves(self, x: Tensor, mask: Tensor | None = None, layer=None) -> Tensor | None:
         """Return which outputs of x (1, length, embed_dim) move if a token is changed.
@@ -298,58 +309,79 @@ class Probe:
         return self.same(self.run(self.x[:, order]), self.output[:, order])
 
     @cached_property
+    def hide(self) -> Tensor:
+        """What masks hide: token 2, later tokens, and what the layer itself hides.
+
+        So each query has its own row, and a mask may come in place of the layer's own.
+        """
+        return HIDE | (OTHERS & ~(self.sees & CAUSAL))
+
+    @cached_property
     def masked(self) -> dict[tuple[str, str], str]:
-        """What a mask does that should hide token 2, for each kind and shape taken."""
-        seen = {way: self.visible(made(way)) for way in product(KINDS, SHAPES)}
-        return {w: effect(self, y, made(w)) for w, y in seen.items() if y is not None}
+        """What such a mask does, for each kind and shape that is taken."""
+        did = {way: effect(self, way) for way in product(KINDS, SHAPES)}
+        return {way: text for way, text in did.items() if text}
 
     @cached_property
     def hides(self) -> tuple[str, str] | None:
         """The first kind and shape of a mask that hides exactly."""
         return next((way for way, did in self.masked.items() if did == EXACTLY), None)
 
-    @property
-    def convolves(self) -> bool:
-        """Whether neighbours are mixed on purpose; a kernel of size 1 mixes none."""
-        kernels = (getattr(m, "kernel_size", 1) for m in self.layer.modules())
-        return any(isinstance(size, tuple) and max(size) > 1 for size in kernels)
+    @cached_property
+    def hides_far(self) -> bool:
+        """Whether a mask that shows token 0 alone hides exactly what is far off.
+
+        So it is if a shift or a convolution gives hidden tokens to their neighbours. A
+        token in the middle must not reach the ends, and the last one not the middle.
+        """
+        for way, did in self.masked.items():
+            for n in (128, 32, LENGTH):
+                x = self.text(1, n).repeat(3, 1, 1)
+                x[1, n // 2], x[2, -1] = self.text(2)
+                hide = (torch.arange(n) > 0).expand(n, n)
+                if (y := self.tried(x, made(way, hide))) is None:
+                    continue
+                moved = self.moved(y[1:], y[:1].expand_as(y[1:]))
+                seen = moved[0, [0, -1]].any() or moved[1, n // 2]
+                if did != NOTHING and y.isfinite().all() and not seen:
+                    return True
+                break
+        return False
 
     @cached_property
     def bare(self) -> nn.Module:
         """The layer with biases of 0."""
-        return without(self.layer, lambda name, x: "bias" in name and x.dim() == 1)
+        layer = copy.deepcopy(self.layer)
+        for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
+            if "bias" in name and x.dim() == 1:
+                x.data.zero_()
+        return layer
 
 
-def made(way: tuple[str, str], hide: Tensor = HIDE) -> Tensor:
+def made(way: tuple[str, str], hide: Tensor) -> Tensor:
     """Return a mask of a kind and a shape, from hide (queries, keys), True = hide."""
     kind, shape = way
     return KINDS[kind](SHAPES[shape](hide))
 
 
-def effect(p: Probe, seen: Tensor, mask: Tensor) -> str:
-    """Return what a mask that should hide token 2 does, by who then sees whom."""
+def effect(p: Probe, way: tuple[str, str]) -> str | None:
+    """Return what a mask does, by who then sees whom; None: it is refused."""
+    mask = made(way, p.hide)
+    if (seen := p.visible(mask)) is None:
+        return None
     before, now = p.sees & OTHERS, seen & OTHERS
     if torch.equal(now, before):
         changed = not p.same(p.tried(p.x, mask), p.output)
-        return "leaves a trace" if changed else "changes nothing"
-    rows = ~HIDE.mT  # of the other queries: some layers set hidden rows to 0
-    wanted = before & ~HIDE, OTHERS & ~HIDE  # the mask may replace the pattern
-    exact = any(torch.equal(now, each) for each in wanted)
-    elsewhere = any(torch.equal(now & rows, each & rows) for each in wanted)
-    if exact or (elsewhere and not now[2].any()):
+        return "leaves a trace" if changed else NOTHING
+    hide = SHAPES[way[1]](p.hide).reshape(-1, LENGTH).expand(LENGTH, LENGTH)
+    wanted, rows = before & ~hide, ~HIDE.mT  # some layers set hidden rows to 0
+    elsewhere = torch.equal(now & rows, wanted & rows) and not now[2].any()
+    if torch.equal(now, wanted) or elsewhere:
         return EXACTLY
-    if torch.equal(now, before & rows):
-        return "hides the query, not the key"
-    return "hides something else"
-
-
-def without(layer: nn.Module, goes: Callable) -> nn.Module:
-    """Return a copy in which what goes(name, tensor) chooses is 0."""
-    layer = copy.deepcopy(layer)
-    for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
-        if goes(name, x):
-            x.data.zero_()
-    return layer
+    others = {LATER: before & CAUSAL, INSTEAD: OTHERS & ~hide}
+    others["hides the query, not the key"] = before & ~hide.mT
+    found = (text for text, each in others.items() if torch.equal(now, each))
+    return next(found, "hides something else")
 
 
 # --- the checks: each returns (ok, text), or None if there is nothing to say ---
@@ -360,14 +392,22 @@ def either(ok, text: str, otherwise: str) -> tuple[bool, str]:
     return bool(ok), text if ok else otherwise
 
 
+def meant(seen: str, who: str, fault: str) -> tuple[None, str]:
+    """Return a question, because a right layer and a fault look alike."""
+    return None, f"{seen}: {who} does so on purpose, {fault} by mistake. Is it meant?"
+
+
 def zeros(p: Probe):
     """Draw what is tiny (LayerScale), or zero if that hides everything."""
-    tiny = [w for w in p.layer.parameters() if w.numel() and w.abs().max() < 1e-4]
-    empty = [w for w in tiny if w.dim() > 1 or w.any()]  # no biases of zeros
-    seen = p.visible() if empty else None
-    if seen is None or ((seen & OTHERS).any() and not any(w.any() for w in empty)):
+    named = p.layer.named_parameters()
+    tiny = {n: w for n, w in named if w.numel() and w.abs().max() < 1e-4}
+    if not tiny or (seen := p.visible()) is None:
         return None
-    for w in empty:
+    if (seen & OTHERS).any() and not any(w.any() for w in tiny.values()):
+        names = ", ".join(n for n, w in tiny.items() if w.dim() > 1)  # no biases
+        text = f"{names} is 0, and not tried: draw it, and examine it again"
+        return (None, text) if names else None
+    for w in tiny.values():
         w.normal_(std=0.2)
     p.output = p.run(p.x)
     return None, "zeros or tiny numbers let nothing through: random ones are tried"
@@ -389,9 +429,16 @@ def repeats(p: Probe):
 
 
 def input_stays(p: Probe):
-    p.call(p.layer, x := p.axes(p.x).clone(), None)
+    before = p.axes(p.x).to(p.dtype)
+    p.call(p.layer, x := before.clone(), None)
     text = "the input stays as it was"
-    return either(x.equal(p.axes(p.x)), text, "the layer changes its input")
+    return either(x.equal(before), text, "the layer changes its input")
+
+
+def precision(p: Probe):
+    if p.dtype == torch.float64:
+        return None
+    return None, "it runs in single precision only: what is below 1e-5 is not seen"
 
 
 def finite(p: Probe):
@@ -462,22 +509,20 @@ def equal_tokens(p: Probe):
 
     They do if the weights of each query sum to 1, and nothing else is mixed.
     """
-    outputs = of_equal(p, token := p.text(1, 1))
+    outputs = of_equal(p, p.text(1, 1), p.layer)
     if len(outputs) < 3:
         return None
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
         return True, "they give what one gives: weights always have the same sum"
-    bare = of_equal(p, token, without(p.layer, positions(p.layer)))
-    if all(p.same(y, bare[0].expand_as(y)) for y in bare):
-        return None, "they differ by the positions that are added to them"
     ends = torch.stack([y[0, -1] for y in outputs])  # of 1, 2, 4, … tokens
     steps = ends.diff(dim=0).abs().amax(dim=-1)
     last, largest = steps[-1], steps.max()
-    usual = pattern(p.sees)[0] and p.shuffles is not False
-    if usual and p.exact < last < largest / 2:  # it falls like 1 / length
-        return None, "some weight goes to no token: a sink, or an extra key"
-    if p.convolves:
-        return None, "they differ, as a convolution inside mixes neighbours"
+    inside = outputs[-1][0, len(outputs[-1][0]) // 4 : -len(outputs[-1][0]) // 4]
+    alike = p.same(inside, inside[:1].expand_as(inside))
+    usual = pattern(p.sees)[0] and (alike or p.shuffles is not False)
+    if usual and last < largest / 2:  # a part falls like 1 / length, or faster
+        who = "a sink, an extra key, a decay or a shift of tokens"
+        return meant("they differ less in longer texts", who, "padding that is seen")
     looks = (differ_by_a_constant(p, layer) for layer in (p.layer, unnormed(p.layer)))
     constant = next((seen for seen in looks if seen is not None), None)
     if constant is None:
@@ -491,7 +536,7 @@ def equal_tokens(p: Probe):
     return False, f"they do not give what one gives: {text}"
 
 
-def of_equal(p: Probe, token: Tensor, layer: nn.Module | None = None) -> list[Tensor]:
+def of_equal(p: Probe, token: Tensor, layer: nn.Module) -> list[Tensor]:
     """Return the outputs for 1, 2, 4, … 256 equal tokens, as far as they go."""
     texts = (token.repeat(1, 2**n, 1) for n in range(9))
     outputs = (p.tried(x, layer=layer) for x in texts)
@@ -523,49 +568,61 @@ def unnormed(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def positions(layer: nn.Module) -> Callable:
-    """Return the function that says which tensors have a row for each position."""
-    tables = {n for n, m in layer.named_modules() if isinstance(m, nn.Embedding)}
-
-    def goes(name: str, x: Tensor) -> bool:
-        place, _, last = name.rpartition(".")
-        named = "pos" in name or last == "pe" or place in tables
-        return named and x.dim() > 1 and x.is_floating_point()
-
-    return goes
-
-
 def masks(p: Probe):
     """See what masks of each kind and shape do that should hide token 2."""
     effects = {}
     for (kind, shape), did in p.masked.items():
         effects.setdefault(did, {}).setdefault(kind, []).append(shape)
     if exact := effects.pop(EXACTLY, None):
-        kinds = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
+        said = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
         if any("True" in kind for kind in effects.get("leaves a trace", ())):
-            kinds.append("but True and False are added as 1 and 0, and hide nothing")
-        return True, f"{EXACTLY}: {'; '.join(kinds)}"
+            said.append("but True and False are added as 1 and 0, and hide nothing")
+        both = [x for x in product(effects, exact) if x[1] in effects[x[0]]]
+        for did, kind in both:
+            said.append(f"but in shape {' or '.join(effects[did][kind])} it {did}")
+        text = f"{EXACTLY}: {'; '.join(said)}"
+        odd = {did for did, kind in both} - {INSTEAD}
+        return (None, f"{text}: is it meant?") if odd else (True, text)
+    if INSTEAD in effects:
+        return None, f"a mask hides tokens, but {INSTEAD}: is it meant?"
     if not effects:
         return None, "it takes none of the masks that were tried"
-    nothing = effects.pop("changes nothing", None)
+    nothing = effects.pop(NOTHING, None)
     if nothing and not effects:  # a fault if the layer calls it a mask
         known = () if p.own_call else inspect.signature(p.layer.forward).parameters
         ok = False if any("mask" in name for name in known) else None
         return ok, "what is given as a mask changes nothing"
-    (did, kinds), *_ = effects.items()
+    (did, kinds), *more = effects.items()
+    if did == LATER and not more:
+        text = f"every mask {LATER}, whatever it says"
+        return meant(text, "a layer of Whisper", "a mask that was forgotten")
     one = f'a mask of the kind "{[*kinds][0]}" {did}'
-    if p.convolves:
-        return None, f"{one}: a convolution inside also gives a token to its neighbours"
+    if not (p.shuffles or p.reading) and p.hides_far:
+        who, fault = "a shift of tokens, or a convolution", "a mask shifted by one"
+        return meant("a hidden token reaches its neighbours", who, fault)
     if not p.own_call and sum("mask" not in n for n in parameters(p.layer)[1]) == 2:
         return None, f"{one}: perhaps another mask hides it in the second input"
     return False, f"no mask hides a token exactly: {one}"
+
+
+def mask_per_text(p: Probe):
+    """Test whether each text of a batch gets its own mask."""
+    exact = (way for way, did in p.masked.items() if did == EXACTLY)
+    if not (way := next((way for way in exact if "batch" in way[1]), None)):
+        return None
+    mask, other = made(way, p.hide), made(way, p.hide.roll(1, dims=1))
+    alone = p.tried(p.x[1:2], mask)
+    each = p.tried(p.x, torch.cat([other, mask, other]))
+    ok = alone is None or each is None or p.same(each[1:2], alone)
+    return None if ok else (False, "a text does not get its own mask in a batch")
 
 
 def scores_of_zero(p: Probe):
     """Test whether hidden tokens stay hidden if their scores are exactly 0."""
     hidden = [(p.sees, None)] if pattern(p.sees)[0] else []
     if p.hides:
-        hidden.append((p.visible(made(p.hides)), made(p.hides)))
+        mask = made(p.hides, p.hide)
+        hidden.append((p.visible(mask), mask))
     for seen, mask in hidden:
         token = torch.zeros(1, LENGTH, p.embed_dim).double()
         at_zero = p.moves(token, mask, p.bare)
@@ -622,7 +679,6 @@ def numbers(p: Probe):
     """Look for the way of computing that gives the layer's numbers."""
     if not p.output.isfinite().all():
         return None
-    p.exact = max(p.exact, 1e-6)  # a scale may be in single precision
     known = {"": None, ", causal": CAUSAL, ", with its pattern": p.sees}
     for name, pattern in {"": ONE, ", causal": CAUSAL}.items():
         if torch.equal(p.sees, pattern):
@@ -631,48 +687,61 @@ def numbers(p: Probe):
     ways = [*zip(readings(p.layer, *sizes), readings(p.bare, *sizes))]
     bare = p.tried(p.x, layer=p.bare)
     for (each, plain), (name, mask) in product(ways, known.items()):
-        if p.same(reference(p.x, plain, heads, mask), bare):
+        if p.same(reference(p.x, plain, heads, mask), bare, SINGLE):
             p.reading = plain
-            if not p.same(reference(p.x, each, heads, mask), p.output):
+            if not p.same(reference(p.x, each, heads, mask), p.output, SINGLE):
                 return None, "equal but for the biases: they are added elsewhere"
             equal = f"{each.layout}, {heads} heads{name}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
+    asked = with_other_heads(p, bare, [*known.values()])
     likely = [plain for _, plain in ways if plain.likely]
     shown = [*known.values(), CAUSAL]  # a mistake may show what a mask should hide
     for plain, mask, mistake in product(likely, shown, known_mistakes()):
-        if p.same(mistake.gives(p.x, plain, heads, mask), bare):
-            return named(p, mistake)
-    return None, f"{NOT_COMPARED}: no known way of computing gives them"
+        if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
+            return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
+    return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
+
+
+def with_other_heads(p: Probe, bare: Tensor, masks: list) -> str | None:
+    """Return the question that another number of heads puts, if one is equal."""
+    for heads in range(1, p.embed_dim + 1):
+        if p.embed_dim % heads or heads == p.num_heads:
+            continue
+        likely = (x for x in readings(p.bare, p.embed_dim, heads) if x.likely)
+        for each, mask in product(likely, masks):
+            if p.same(reference(p.x[:1], each, heads, mask), bare[:1], SINGLE):
+                return f"it is equal with {heads} head(s): is num_heads right?"
+    return None
 
 
 def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
     if not p.reading or not (said := masks(p)) or said[0] is not False:
         return None
-    hide = (ONE ^ CAUSAL).clone()  # each query has its own row
-    hide[3:, 2] = True
     for shape in [*SHAPES][:3]:
-        output = p.tried(p.x, made(("True shows", shape), hide), p.bare)
-        right = [reference(p.x, p.reading, p.num_heads, m) for m in (~hide, hide)]
-        if output is None or any(p.same(y, output) for y in right):
+        output = p.tried(p.x, made(("True shows", shape), p.hide), p.bare)
+        both = ~p.hide, p.hide  # True may show, or hide
+        right = [reference(p.x, p.reading, p.num_heads, mask) for mask in both]
+        if output is None or any(p.same(y, output, SINGLE) for y in right):
             continue
         for mistake in (m for m in known_mistakes() if m.of_head):
-            if p.same(mistake.gives(p.x, p.reading, p.num_heads, ~hide), output):
+            gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
+            if p.same(gives, output, SINGLE):
                 return named(p, mistake)
     return None
 
 
-def named(p: Probe, mistake):
-    """Return that the layer is a known mistake: a question if some do so on purpose."""
+def named(p: Probe, mistake, asked: str | None = None):
+    """Return that the layer is a known mistake: a question if it may be on purpose."""
     p.mistake = mistake.name
     said = f"{mistake.name}: {mistake.why}"
-    who = ON_PURPOSE.get(mistake.name)
-    return (None, f"{said} {who}") if who else (False, said)
+    return (None, f"{said} But {asked}") if asked else (False, said)
 
 
 CHECKS = {
     "zeros": zeros,
     "shapes": shapes,
+    "precision": precision,
     "repeats": repeats,
     "input": input_stays,
     "finite": finite,
@@ -681,13 +750,14 @@ CHECKS = {
     "who sees whom": lambda p: pattern(p.sees),
     "order": order,
     "equal tokens": equal_tokens,
+    "same numbers": numbers,
     "mask": masks,
+    "with a mask": numbers_with_a_mask,
+    "mask per text": mask_per_text,
     "scores of 0": scores_of_zero,
     "empty rows": empty_rows,
     "large scores": large_scores,
     "dropout": dropout,
-    "same numbers": numbers,
-    "with a mask": numbers_with_a_mask,
 }
 
 

@@ -41,7 +41,7 @@ class Reading(NamedTuple):
     """A way to read a layer's matrices as those of queries, keys, values and outputs.
 
     likely: this is their order, or their names say so. ok, but: what there is to say if
-    the layer is equal to the reference: True, False (a fault) or None (a note).
+    the layer is equal to the reference: True, or None (a note).
     """
 
     layout: str
@@ -73,7 +73,7 @@ def readings(layer: nn.Module, embed_dim: int, num_heads: int) -> Iterator[Readi
     differ = any(a.w is not b.w for a, b in zip(*ways))
     for found in ways[: 1 + differ]:
         squares = [m for m in found if m.w.shape == (embed_dim, embed_dim)]
-        outs = [*squares, nothing]
+        outs = squares or [nothing]
         whole = *stacked(found, embed_dim, num_heads), *listed(found, num_heads)
         for (layout, parts), order, out in product(whole, permutations(range(3)), outs):
             ordered = [parts[i] for i in order]
@@ -89,7 +89,7 @@ def stacked(found: list[Matrix], size: int, num_heads: int) -> Iterator[tuple]:
     """Yield (layout, parts) of each matrix that holds queries, keys and values."""
     head_dim = size // num_heads
     for name, w, b in found:
-        groups = (len(w) // head_dim - num_heads) / 2  # key and value heads
+        groups = (len(w) / head_dim - num_heads) / 2  # key and value heads
         if w.shape[1] != size or groups < 1 or groups % 1 or num_heads % groups:
             continue
         rows = [size, int(groups) * head_dim, int(groups) * head_dim]
@@ -118,22 +118,20 @@ def listed(found: list[Matrix], num_heads: int) -> Iterator[tuple]:
 def separate(found, squares: list, nothing: Matrix, num_heads: int) -> Iterator:
     """Yield the readings of a matrix each, first by their names."""
     size, layout = len(nothing.w), "separate projections"
-    wide = [
-        m for m in found if m.w.shape[1] == size and len(m.w) * num_heads % size == 0
-    ]
-    by_name = by_role_names(wide)
-    orders = [by_name] if by_name else []
+    by_name = by_role_names([m for m in found if m.w.shape[1] == size])
+    q, k, v = (len(m.w) for m in by_name) if by_name else (0, 1, 1)
+    groups = k * num_heads / size  # key and value heads
+    whole = groups % 1 == 0 < groups and num_heads % groups == 0
+    known = q == size and k == v and whole
+    orders = [by_name] if known else []
     if 3 <= len(squares) <= 5:
         orders += permutations(squares, 3)
     for number, parts in enumerate(orders):
         rest = [m for m in squares if all(m is not part for part in parts)]
-        for out in [*rest, nothing]:
-            ok, but = True, ""
-            if by_name and number > 0:
-                ok, but = None, "; but the matrices have other roles than their names"
-            if rest and out is nothing:
-                unused = ", ".join(m.name.removesuffix(".weight") for m in rest)
-                ok, but = False, f"; but {unused} is never used"
+        ok, but = True, ""
+        if known and number > 0:
+            ok, but = None, "; but the matrices have other roles than their names"
+        for out in rest or [nothing]:
             yield Reading(layout, (*parts, out), number == 0, ok, but)
 
 
@@ -155,6 +153,7 @@ def matrices(layer: nn.Module, turned: bool) -> list[Matrix]:
         module = modules[place]
         if w.dim() not in (2, 3) or isinstance(module, nn.Embedding):
             continue
+        w = w.double()
         bias = getattr(module, last.replace("weight", "bias"), None)
         if w.dim() == 3:  # (heads, in, head_dim), or (heads, head_dim, out)
             into = len(w) * w.shape[2] == w.shape[1]
@@ -163,8 +162,9 @@ def matrices(layer: nn.Module, turned: bool) -> list[Matrix]:
             w = w.mT if turned else w
         elif type(module).__name__ == "Conv1D":  # of GPT-2: (in, out)
             w = w.mT
-        known = isinstance(bias, Tensor) and bias is not w and bias.shape == w.shape[:1]
-        found.append(Matrix(name, w, bias if known else w.new_zeros(len(w))))
+        known = isinstance(bias, Tensor) and bias.shape == w.shape[:1]
+        b = bias.double() if known else w.new_zeros(len(w))
+        found.append(Matrix(name, w, b))
     return found
 
 

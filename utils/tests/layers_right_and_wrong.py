@@ -256,6 +256,133 @@ class Convolution(Stacked):
         return super().forward(self.neighbours(x.mT).mT, mask)
 
 
+class AfterNorm(Stacked):
+    """A norm before, a residual connection around it: a sublayer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(E)
+
+    def forward(self, x, mask=None):
+        return x + super().forward(self.norm(x), mask)
+
+
+class Shift(Stacked):
+    """A part of the features comes from the token before, as in x-transformers."""
+
+    before = (0, 0, 1, -1)
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(E)
+
+    def weigh(self, scores, mask):
+        seen = torch.ones(scores.shape[-2:]).tril().bool()
+        return super().weigh(scores, seen if mask is None else seen & mask)
+
+    def shift(self, x):
+        parts = x.chunk(2, dim=-1)
+        return torch.cat([F.pad(parts[0], self.before), parts[1]], dim=-1)
+
+    def forward(self, x, mask=None):
+        return x + super().forward(self.shift(self.norm(x)), mask)
+
+
+class ShiftBothWays(Shift):
+    """Another part comes from the token after; every token sees every token."""
+
+    weigh = Stacked.weigh
+
+    def shift(self, x):
+        a, b, c = x.chunk(3, dim=-1)
+        return torch.cat([F.pad(a, self.before), F.pad(b, (0, 0, -1, 1)), c], dim=-1)
+
+
+class ShiftAfter(Shift):
+    """Tokens are shifted after the attention, such as in the feed-forward network."""
+
+    def forward(self, x, mask=None):
+        x = x + Stacked.forward(self, self.norm(x), mask)
+        return x + self.shift(x.tanh())
+
+
+class ShiftedKeys(Shift):
+    """A key is mixed with the key before it, as for induction in one layer."""
+
+    def forward(self, x, mask=None):
+        return Stacked.forward(self, x, mask)
+
+    def parts(self, x):
+        q, k, v = super().parts(x)
+        return q, (k + F.pad(k, self.before)) / 2, v
+
+
+class Retention(Stacked):
+    """Weights fall with the distance, without a softmax; heads are normed (RetNet)."""
+
+    def __init__(self):
+        super().__init__()
+        self.group_norm = nn.GroupNorm(H, E)
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.parts(x))
+        place = torch.arange(x.shape[1])
+        weights = (q @ k.mT * 0.9 ** (place[:, None] - place).abs()).tril()
+        heads = self.merge(weights @ v)
+        return self.out(self.group_norm(heads.flatten(0, 1)).view_as(heads))
+
+
+class OnlySaysCausal(Stacked):
+    """Any mask means "causal", whatever it says, as in Whisper."""
+
+    def weigh(self, scores, mask):
+        seen = None if mask is None else torch.ones(scores.shape[-2:]).tril().bool()
+        return super().weigh(scores, seen)
+
+
+class RelativeShift(Stacked):
+    """Transformer-XL: an unusual shift gives the scores of distances.
+
+    Above the diagonal it gives those of the next query; a causal mask hides them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Linear(E, E)
+
+    def forward(self, x, mask):
+        q, k, v = map(self.split, self.parts(x))
+        n = x.shape[1]
+        far = sinusoidal(n, E).flip(0).to(x)
+        scores = q @ self.split(self.positions(far)[None]).mT
+        scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
+        weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
+        return self.out(self.merge(weights @ v))
+
+
+class SingleNorm(AfterNorm):
+    """Its norm computes in single precision by force, as in CLIP."""
+
+    class Norm(nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x.float()).to(x.dtype)
+
+    def __init__(self):
+        super().__init__()
+        self.norm = self.Norm(E)
+
+
+class SingleTable(Stacked):
+    """A table in single precision that is no buffer, so that no copy turns it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.eye(E)
+
+    def forward(self, x, mask=None):
+        return super().forward(x @ self.table, mask)
+
+
 class TinyScale(Stacked):
     """A residual connection to which hardly anything is added yet (LayerScale)."""
 
@@ -265,6 +392,14 @@ class TinyScale(Stacked):
 
     def forward(self, x, mask=None):
         return x + self.gamma * super().forward(x, mask)
+
+
+class FromZero(TinyScale):
+    """One number that begins as 0 lets the attention in, as in ReZero."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.zeros(1))
 
 
 class TwoInputs(nn.TransformerDecoderLayer):
@@ -352,15 +487,39 @@ class InSingle(Stacked):
         return scores.float().softmax(dim=-1).to(scores.dtype)
 
 
-class AfterNorm(Stacked):
-    """A norm before, a residual connection around it: a sublayer."""
+class TwoLayers(nn.Module):
+    """What a mask hides in two layers must be hidden by every way through them."""
 
     def __init__(self):
         super().__init__()
-        self.norm = nn.LayerNorm(E)
+        self.first, self.second = AfterNorm(), AfterNorm()
 
     def forward(self, x, mask=None):
-        return x + super().forward(self.norm(x), mask)
+        return self.second(self.first(x, mask), mask)
+
+
+class WiderHeads(Stacked):
+    """Its heads have more than embed_dim / num_heads features."""
+
+    sizes = 32, 32, 32
+
+    def __init__(self):
+        super().__init__()
+        for name, size in zip("qkv", self.sizes):
+            setattr(self, f"w_{name}", nn.Linear(E, size))
+        self.out = nn.Linear(self.sizes[2], E)
+        del self.qkv
+
+    def parts(self, x):
+        return self.w_q(x), self.w_k(x), self.w_v(x)
+
+
+class NarrowHeads(WiderHeads):
+    sizes = 12, 12, 12
+
+
+class NarrowKeys(WiderHeads):
+    sizes = 12, 12, 24
 
 
 class KeyPadding(Stacked):
@@ -473,6 +632,11 @@ def keys_as_values(self, x):
     return query, key, key
 
 
+def no_out(self, x, mask=None):
+    q, k, v = map(self.split, self.parts(x))
+    return self.merge(self.weigh(q @ k.mT * self.scale(q), mask) @ v)
+
+
 def changes_input(self, x, mask=None):
     x += 1.0
     return Stacked.forward(self, x, mask)
@@ -505,6 +669,34 @@ class PointwiseAfter(Stacked):
         return super().forward(self.pointwise(x.mT).mT, mask)
 
 
+class ShiftAndAfter(Shift):
+    """A shift of tokens excuses no mask after the softmax."""
+
+    weigh = mask_after
+
+
+class Rolled(Shift):
+    """The shift goes around: the last token reaches the first one."""
+
+    def shift(self, x):
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a.roll(1, dims=1), b], dim=-1)
+
+
+class MaskOfFirstText(Stacked):
+    """All texts of a batch get the mask of the first one."""
+
+    def hide(self, scores, mask):
+        return super().hide(scores, mask if mask is None else mask[:1])
+
+
+class MaskOfFirstQuery(Stacked):
+    """All queries get the mask of the first one."""
+
+    def forward(self, x, mask=None):
+        return super().forward(x, mask if mask is None else mask[..., :1, :])
+
+
 class NormedReshape(NormThenPositions):
     """Neither norms nor positions hide that tokens are mixed up."""
 
@@ -515,6 +707,9 @@ FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
     ("normed_reshape", None, NormedReshape),
     ("pointwise_after", None, PointwiseAfter),
+    ("shift_and_after", None, ShiftAndAfter),
+    ("rolled", None, Rolled),
+    ("first_text", None, MaskOfFirstText),
     wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
     wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
@@ -539,5 +734,6 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("by_text", None, forward=by_text),
     wrong("across_batch", None, forward=across_batch),
     wrong("keys_as_values", "w_q, w_k and w_v in other roles", parts=keys_as_values),
+    wrong("no_out", "no output projection", forward=no_out),
     wrong("no_softmax", "no softmax", softmax=lambda self, x: x),
 ]

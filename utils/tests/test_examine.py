@@ -16,12 +16,17 @@ from utils.positions import ALiBi, Rotary, T5Bias
 from utils.tests.layers_right_and_wrong import (
     FAULTS,
     RIGHT,
+    AddedPositions,
     D,
     E,
     H,
+    MaskOfFirstQuery,
+    RelativeShift,
     ScaleInSingle,
     Separate,
+    SingleTable,
     Stacked,
+    TwoLayers,
 )
 
 TORCH = {
@@ -55,11 +60,17 @@ for name, options in TORCH.items():
     RIGHT_LAYERS[f"torch, {name}"] = partial(nn.MultiheadAttention, E, H, **options)
 
 
+def meant(mistake):
+    """Return the verdict on what is a mistake, or done on purpose."""
+    return f"No fault was found, if this is meant: {mistake}."
+
+
 @pytest.mark.parametrize("name", RIGHT_LAYERS)
 def test_a_right_layer_is_accepted(name):
     torch.manual_seed(0)
     heads = 1 if name == "PlainMatrices" else H
-    report = examine(RIGHT_LAYERS[name](), E, heads)
+    call = causal_unless if name == "RelativeShift" else None
+    report = examine(RIGHT_LAYERS[name](), E, heads, call=call)
     assert report.right and report.mistake is None, str(report)
 
 
@@ -68,8 +79,7 @@ def test_a_wrong_layer_is_found_and_named(name, mistake, kind):
     torch.manual_seed(0)
     report = examine(kind(), E, H)
     assert report.mistake == mistake, str(report)
-    meant = f"No fault was found, if this is meant: {mistake}."
-    assert report.right == (report.verdict == meant) == (mistake in ON_PURPOSE)
+    assert report.right == (report.verdict == meant(mistake)) == (mistake in ON_PURPOSE)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,7 @@ def test_a_layer_of_transformers_is_accepted(name):
 
 
 class FromExercise(nn.Module):
-    """A layer that computes what an answer to exercise 1.3, 2.1 or 2.2 computes."""
+    """A layer that computes what an answer to exercise 2.1 or 2.2 computes."""
 
     def __init__(self, exercise, function):
         super().__init__()
@@ -162,14 +172,20 @@ class FromExercise(nn.Module):
         for role in roles:
             setattr(self, f"w_{role}", nn.Linear(E, E, bias=False))
 
-    def forward(self, x, mask=None):
+    def forward(self, x):
         ws = [module.weight for module in self.children()]
         if self.exercise == "2.2":
             return self.function(x, *ws, H)
-        if self.exercise == "1.3":
-            return self.function(x, *(w.mT for w in ws[:3]), mask)[0] @ ws[3].mT
         attend = KnownMistake("", "", SELF, "", False).function(None)
         return self.function(attend, x.transpose(0, 1), H).transpose(0, 1) @ ws[0].mT
+
+
+class OfOneHead(FromExercise):
+    """A layer that computes what an answer to exercise 1.3 computes."""
+
+    def forward(self, x, mask=None):
+        *ws, out = (module.weight.mT for module in self.children())
+        return self.function(x, *ws, mask)[0] @ out
 
 
 SELF = "def attend(x):\n    return scaled_dot_product_attention(x, x, x)[0]\n"
@@ -181,17 +197,19 @@ def of_exercise(exercise):
     solution = read_page(page)[exercise][2]
     right = KnownMistake("", "", solution, "", False).function(None)
     x, mask = torch.randn(3, 8, E), torch.ones(8, 8, dtype=torch.bool).tril()
+    kind = OfOneHead if exercise == "1.3" else FromExercise
+    inputs = [(x,), (x, mask)] if exercise == "1.3" else [(x,)]
     found = {}
     for mistake in mistakes_of(exercise):
         torch.manual_seed(1)
-        layer = FromExercise(exercise, mistake.function(None))
-        reference = FromExercise(exercise, right)
+        layer = kind(exercise, mistake.function(None))
+        reference = kind(exercise, right)
         reference.load_state_dict(layer.state_dict())
         try:
-            gives = [layer(x, m) for m in (None, mask)]
+            gives = [layer(*each) for each in inputs]
         except Exception:  # a mistake that raises an error is found by everyone
             continue
-        wanted = [reference(x, m) for m in (None, mask)]
+        wanted = [reference(*each) for each in inputs]
         differs = any(
             a.shape != b.shape or not torch.allclose(a, b, atol=1e-4)
             for a, b in zip(gives, wanted)
@@ -213,10 +231,9 @@ def test_known_mistakes_are_found_and_most_of_them_named(exercise, share):
         name: [examine(layer, E, heads) for layer in layers]
         for name, layers in of_exercise(exercise).items()
     }
-    for name, every in reports.items():
-        assert not any(r.right and r.mistake not in ON_PURPOSE for r in every), name
     each = [report for every in reports.values() for report in every]
-    assert len(each) >= 15
+    missed = [r for r in each if r.right and r.verdict != meant(r.mistake)]
+    assert len(each) >= 15 and len(missed) <= len(each) / 20, missed
     assert sum(report.mistake is not None for report in each) >= share * len(each)
 
 
@@ -238,9 +255,51 @@ def test_matrices_in_other_roles_than_their_names_are_noted():
     assert report.right and "other roles than their names" in str(report)
 
 
+@pytest.mark.parametrize("heads", [1, 2, 6])
+def test_another_number_of_heads_is_asked(heads):
+    report = examine(Stacked(E, heads), E, H)
+    asked = f"equal with {heads} head" in str(report) and "is num_heads right?" in str(
+        report
+    )
+    assert report.right and asked, str(report)
+    assert "could not" not in report.verdict and "if this is meant" in report.verdict
+
+
+def test_a_mask_that_is_taken_in_a_shape_and_does_something_else_is_asked():
+    report = examine(MaskOfFirstQuery(), E, H)
+    other = "but in shape (length, length) or (batch, 1, length, length) it hides"
+    assert other in str(report) and report.verdict == meant("mask"), str(report)
+
+
+def test_masks_hide_exactly_in_two_layers_and_in_the_place_of_a_causal_one():
+    report = examine(TwoLayers(), E, H)
+    assert "hides exactly" in str(report) and "meant" not in report.verdict, str(report)
+    report = examine(RelativeShift(), E, H, call=causal_unless)
+    assert "hides exactly: True shows, in shape (length, length)" in str(report)
+
+
+def test_a_verdict_asks_for_the_mistake_and_for_the_rest():
+    layer = type("Odd", (MaskOfFirstQuery,), {"scale": lambda self, q: 1.0})()
+    assert examine(layer, E, H).verdict == meant("no scale, mask")
+
+
+def test_zeros_that_were_not_tried_are_named():
+    layer = AddedPositions()
+    nn.init.zeros_(layer.pos_embedding)
+    assert "pos_embedding is 0, and not tried" in str(examine(layer, E, H))
+
+
 def test_a_scale_in_single_precision_does_not_hide_the_numbers():
     report = examine(ScaleInSingle(), E, H)
     assert report.verdict == "No fault was found.", str(report)
+
+
+def test_a_layer_that_cannot_run_in_double_precision_runs_in_single():
+    report = examine(SingleTable(), E, H)
+    assert report.verdict == "No fault was found.", str(report)
+    assert "single precision" in str(report) and "softmax(QKᵀ/√d)V" in str(report)
+    wrong = type("Wrong", (SingleTable,), {"scale": lambda self, q: E**-0.5})
+    assert examine(wrong(), E, H).mistake == "√embed_dim"
 
 
 def test_numbers_that_are_nan_have_no_name():
