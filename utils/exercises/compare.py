@@ -103,7 +103,7 @@ def _unlike_tensors(wanted: Tensor, found: Tensor, where: str) -> str:
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
     a, b = wanted[at].item(), found[at].item()
     if isinstance(a, float):  # as many digits as tell the two apart
-        digits = next(n for n in (4, 7, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
+        digits = next(n for n in (4, 7, 10, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
         a, b = f"{a:.{digits}g}", f"{b:.{digits}g}"
     return f"{DIFFER}at {list(at)} expected {a}, yours {b}."
 
@@ -123,6 +123,6 @@ def _short(value) -> str:
         text = repr(value)
     except Exception:  # of a class of the learner's, or of a huge int
         text = f"a {type(value).__name__}"
-    if isinstance(value, list | tuple) and "tensor(" in text:
+    if isinstance(value, list | tuple | dict) and "tensor(" in text:
         text = f"{len(value)} things in a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
