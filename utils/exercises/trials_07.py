@@ -110,26 +110,36 @@ class Layer:
     def __deepcopy__(self, memo):
         return self.latest
 
+    def state(self) -> list:
+        """Return what out_proj has, and what it computes."""
+        out, x = self.out_proj, torch.eye(self.embed_dim, dtype=self.dtype)[None]
+        modes = [out.training, *(x.requires_grad for x in out.parameters())]
+        return [torch.tensor(modes), *out.parameters(), out(x)]
+
     def __eq__(self, other):
-        alike = all(map(torch.equal, *(x.out_proj.parameters() for x in (self, other))))
-        return alike and self.hooks() == other.hooks()
+        alike = self.hooks() == other.hooks()
+        return alike and all(map(torch.equal, self.state(), other.state()))
 
     def __repr__(self):
         return f"of {self.num_heads} heads, head_dim {self.head_dim}"
 
 
 class Stopped(RuntimeError):
-    """It says how many hooks are there when it is read, after the answer is done."""
+    """It says what is left of out_proj when it is read, after the answer is done."""
 
     def __init__(self, layer: Layer):
         self.layer = layer
 
     def __str__(self):
-        return f"the model stopped, and {self.layer.hooks()} of 1 hooks are on out_proj"
+        hooks, same = self.layer.hooks(), self.layer == self.layer.again()
+        kept = "as it was" if same else "changed"
+        return f"out_proj {kept}, {hooks} of 1 hooks left: the model stopped"
 
 
 class Run:
-    """Runs a layer's `out_proj` twice; returns what came out, and what was put in."""
+    """Runs out_proj twice; returns what came out, what was put in, and its calls."""
+
+    calls = 0
 
     def __init__(self, layer: Layer, x, stops: bool):
         self.layer, self.x, self.stops = layer, x, stops
@@ -140,11 +150,12 @@ class Run:
         return Run(self.layer.latest, self.x.clone(), self.stops)
 
     def __call__(self):
+        self.calls += 1
         found = [self.layer.out_proj(self.x)]
         if self.stops:
             raise Stopped(self.layer)
         found.append(self.layer.out_proj(self.x))
-        return torch.cat(found), self.x
+        return torch.cat(found), self.x, f"calls of run(): {self.calls}"
 
 
 @trials("7.3", gradients=False)
