@@ -61,6 +61,8 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
         if isinstance(found, kind) and len(found) == len(wanted):
             return _unlike_parts(wanted, found, where)
         expected = f"a {type(wanted).__name__} of {len(wanted)}"
+    elif isinstance(wanted, torch.nn.Module) and type(found) is type(wanted):
+        return unlike(_inside(wanted), _inside(found), where)
     elif isinstance(wanted, float) and type(found) in (int, float):
         close = math.isclose(wanted, found, rel_tol=1e-4, abs_tol=1e-6)
         alike = close or (math.isnan(wanted) and math.isnan(found))
@@ -70,6 +72,17 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
         return ""
     returned = "your function returned" if where == OUTPUT else f"{where} is"
     return f"{returned} {_short(found)}; expected {expected or _short(wanted)}."
+
+
+def _inside(module: torch.nn.Module) -> list:
+    """Return a module's weights and settings, its hooks, and what it does if called."""
+    settings = [
+        (part.training, getattr(part.forward, "__func__", part.forward))
+        + (type(part), len(part._forward_pre_hooks), len(part._forward_hooks))
+        for part in module.modules()
+    ]
+    settings += [x.requires_grad for x in module.parameters()]
+    return [settings, module.state_dict()]
 
 
 def _unlike_parts(wanted, found, where: str) -> str:

@@ -218,6 +218,7 @@ def test_what_was_done_is_named(exercise, body, name, also):
 # --- what is recorded -------------------------------------------------------------
 
 NUMBERS = torch.tensor([[1.0, math.nan], [3.0, 4.0]])
+LAYER = torch.nn.Linear(1, 1)
 EDITS = [  # an argument, a right answer that edits it, the same without the edit
     (NUMBERS, "x.data -= 1; return x * 2 + 2", "return x * 2"),
     (NUMBERS, "x.data *= 1.001; return x * 2 / 1.001", "return x + x"),
@@ -228,6 +229,14 @@ EDITS = [  # an argument, a right answer that edits it, the same without the edi
     ({"a": [NUMBERS]}, "y = x['a'][0] * 2; x['a'][0].zero_(); return y",
      "return x['a'][0] * 2"),
     ([3, 1, 2], "x.sort(); return x[-1]", "return max(x)"),
+    ([LAYER], "x[0].bias.data.zero_(); return 1", "return 1"),
+    ([LAYER], "x[0].eval(); return 1", "x[0].eval(); x[0].train(); return 1"),
+    ([LAYER], "x[0].register_forward_hook(print); return 1",
+     "x[0].register_forward_hook(print).remove(); return 1"),
+    ([LAYER], "x[0].requires_grad_(False); return 1", "return 1"),
+    ([LAYER], "x[0].forward = print; return 1",
+     "old = x[0].forward; x[0].forward = print; x[0].forward = old; return 1"),
+    ([LAYER], "x.pop(); return 1", "x[0](torch.ones(1)); return 1"),
 ]  # fmt: skip
 
 
