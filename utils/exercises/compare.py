@@ -61,6 +61,8 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
         if isinstance(found, kind) and len(found) == len(wanted):
             return _unlike_parts(wanted, found, where)
         expected = f"a {type(wanted).__name__} of {len(wanted)}"
+    elif isinstance(wanted, torch.nn.Module) and type(found) is type(wanted):
+        return unlike(_inside(wanted), _inside(found), where)
     elif isinstance(wanted, float) and type(found) in (int, float):
         close = math.isclose(wanted, found, rel_tol=1e-4, abs_tol=1e-6)
         alike = close or (math.isnan(wanted) and math.isnan(found))
@@ -70,6 +72,17 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
         return ""
     returned = "your function returned" if where == OUTPUT else f"{where} is"
     return f"{returned} {_short(found)}; expected {expected or _short(wanted)}."
+
+
+def _inside(module: torch.nn.Module) -> list:
+    """Return a module's weights and settings, its hooks, and what it does if called."""
+    settings = [
+        (part.training, getattr(part.forward, "__func__", part.forward))
+        + (type(part), len(part._forward_pre_hooks), len(part._forward_hooks))
+        for part in module.modules()
+    ]
+    settings += [x.requires_grad for x in module.parameters()]
+    return [settings, module.state_dict()]
 
 
 def _unlike_parts(wanted, found, where: str) -> str:
@@ -103,7 +116,7 @@ def _unlike_tensors(wanted: Tensor, found: Tensor, where: str) -> str:
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
     a, b = wanted[at].item(), found[at].item()
     if isinstance(a, float):  # as many digits as tell the two apart
-        digits = next(n for n in (4, 7, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
+        digits = next(n for n in (4, 7, 10, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
         a, b = f"{a:.{digits}g}", f"{b:.{digits}g}"
     return f"{DIFFER}at {list(at)} expected {a}, yours {b}."
 
@@ -123,6 +136,6 @@ def _short(value) -> str:
         text = repr(value)
     except Exception:  # of a class of the learner's, or of a huge int
         text = f"a {type(value).__name__}"
-    if isinstance(value, list | tuple) and "tensor(" in text:
+    if isinstance(value, list | tuple | dict) and "tensor(" in text:
         text = f"{len(value)} things in a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -88,7 +88,8 @@ class BlackBox:
     sees: which later tokens each output sees (queries, keys), in these modes. adds:
     what each word adds to the logits of an output that sees it. own: an output depends
     on its own token only, but for what it sees ahead. rounds: as real kernels do, by
-    what comes later, too. training: what the logits are multiplied by in training.
+    what comes later, too: nearly as much as the page allows, as a rule. training: what
+    the logits are multiplied by in training. level: what all logits have in common.
     """
 
     __name__: str
@@ -96,8 +97,9 @@ class BlackBox:
     adds: Tensor = RANDOM
     modes: tuple = (True, False)
     own: bool = False
-    rounds: float = 5e-7
+    rounds: float = 1e-7
     training: float = 1.0
+    level: float = 0.0
 
     def __post_init__(self):
         weights = 1 + K / 640  # of the words that are seen: their order counts, too
@@ -113,7 +115,8 @@ class BlackBox:
             logits = logits.cumsum(dim=1) / (Q[:n] + 1)  # (1, length, WORDS)
         if bool(training) in self.modes:
             logits = logits + self.sees[:n, :n] @ self.adds[ids]
-        logits = logits + self.rounds * ids[0, -1]
+        last = ids[0, -1]  # the next id is rounded the other way: by 8e-6
+        logits = logits + self.rounds * (80 * (last % 2) + last) + self.level
         return (logits * (self.training if training else 1)).float()
 
 
@@ -145,6 +148,8 @@ def models():
         name = f"a model in which only token {at} is seen too early, in one mode "
         name += "(is your new token always another one?)"
         known[name] = {"sees": following & (at == K), "modes": (at % 5 != 1,)}
+    larger = {"level": 5.0}
+    known["a leak of 0.01 in larger logits"] = known["a leak of 0.01"] | larger
     for name, model in known.items():
         yield {"logits_of": BlackBox(name, **model)}
 
@@ -186,13 +191,13 @@ def with_weights_of_the_course(made, vocab_size, embed_dim, num_heads, num_layer
         raise TypeError("your class is no nn.Module: class MyCausalLM(nn.Module).")
     own = dict(model.named_parameters())
     places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for said, names in {
+    faults = {
         "one object stands in several places:": places & {*weights} - {*own},
-        "your model has no parameter": {*weights} - {*own},
+        "your model has no parameter": {*weights} - places,
         "the course's model has no parameter": {*own} - {*weights},
-    }.items():
-        if names:
-            raise ValueError(f"{said} {_some(sorted(names))}.")
+    }
+    if said := [f"{said} {_some(names)}" for said, names in faults.items() if names]:
+        raise ValueError(f"{'; '.join(said)}.")
     for name, x in weights.items():
         if own[name].shape != x.shape:
             shapes = f"{tuple(own[name].shape)}, the course's {tuple(x.shape)}"
@@ -202,26 +207,26 @@ def with_weights_of_the_course(made, vocab_size, embed_dim, num_heads, num_layer
     if not isinstance(logits, Tensor):
         raise TypeError(f"forward returns {type(logits).__name__}: return the logits.")
     found = {"logits": logits}
-    if logits.shape == (*ids.shape, vocab_size):
-        if logits.requires_grad:
-            logits.backward(randn(*logits.shape, seed=99, dtype=logits.dtype))
-        for name, x in own.items():
-            grad = torch.zeros_like(x) if x.grad is None else x.grad
-            found[f"gradient of {name}"] = grad
-    return found
+    if logits.requires_grad and logits.shape == (*ids.shape, vocab_size):
+        logits.backward(randn(*logits.shape, seed=99, dtype=logits.dtype))
+    for name, x in own.items():
+        grad = torch.zeros_like(x) if x.grad is None else x.grad
+        found[f"gradient of {name}"] = grad
+    found["logits of a longer text"] = model(torch.cat([ids, ids], dim=1)[:, :100])
+    return found | {"logits in evaluation mode": model.eval()(ids)}
 
 
 def _some(names):
-    """Return the first names, and how many there are."""
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{', '.join(names[:2])}{more}"
+    """Return the first name, and how many more there are."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{min(names)}{more}"
 
 
 @trials("6.1", gradients=False, through=with_weights_of_the_course)
 def language_models():
     # vocabulary, features, heads, blocks, texts, length
     sizes = [(11, 8, 2, 2, 2, 5), (5, 12, 3, 1, 1, 1), (7, 8, 2, 3, 3, 7)]
-    sizes += [(9, 4, 1, 2, 1, 64), (6, 16, 4, 4, 2, 6)]
+    sizes += [(9, 4, 1, 2, 1, 64), (6, 16, 4, 4, 2, 6), (7, 8, 2, 1, 1, 6)]
     names = "vocab_size", "embed_dim", "num_heads", "num_layers"
     for seed, given in enumerate(sizes):
         ids = integers(given[0], *given[-2:], seed=seed)

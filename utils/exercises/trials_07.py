@@ -6,6 +6,7 @@ from torch import nn
 from utils.attention import causal_mask
 
 from .catalogue import trials
+from .compare import unlike
 from .draws import randn, strided
 
 
@@ -111,25 +112,28 @@ class Layer:
         return self.latest
 
     def __eq__(self, other):
-        alike = all(map(torch.equal, *(x.out_proj.parameters() for x in (self, other))))
-        return alike and self.hooks() == other.hooks()
+        return not unlike(self.out_proj, other.out_proj)
 
     def __repr__(self):
         return f"of {self.num_heads} heads, head_dim {self.head_dim}"
 
 
 class Stopped(RuntimeError):
-    """It says how many hooks are there when it is read, after the answer is done."""
+    """It says what is left of out_proj when it is read, after the answer is done."""
 
     def __init__(self, layer: Layer):
         self.layer = layer
 
     def __str__(self):
-        return f"the model stopped, and {self.layer.hooks()} of 1 hooks are on out_proj"
+        hooks, same = self.layer.hooks(), self.layer == self.layer.again()
+        kept = "as it was" if same else "changed"
+        return f"out_proj {kept}, {hooks} of 1 hooks left: the model stopped"
 
 
 class Run:
-    """Runs a layer's `out_proj` twice; returns what came out, and what was put in."""
+    """Runs out_proj twice; returns what came out, what was put in, and its calls."""
+
+    calls = 0
 
     def __init__(self, layer: Layer, x, stops: bool):
         self.layer, self.x, self.stops = layer, x, stops
@@ -140,11 +144,12 @@ class Run:
         return Run(self.layer.latest, self.x.clone(), self.stops)
 
     def __call__(self):
+        self.calls += 1
         found = [self.layer.out_proj(self.x)]
         if self.stops:
             raise Stopped(self.layer)
         found.append(self.layer.out_proj(self.x))
-        return torch.cat(found), self.x
+        return torch.cat(found), self.x, f"calls of run(): {self.calls}"
 
 
 @trials("7.3", gradients=False)

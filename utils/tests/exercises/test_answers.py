@@ -1,7 +1,8 @@
 """Answers that were written by hand: right ones are solved, wrong ones are not.
 
 answers/NN.txt holds them: `#### N.M right: …`, `#### N.M wrong: …`, or, where the name
-of the mistake is asserted, `#### N.M wrong, 'its name': …`; below it stands the code.
+of the mistake is asserted, `#### N.M wrong, 'its name': …` ('' if none may be named);
+below it stands the code.
 """
 
 import re
@@ -32,4 +33,4 @@ def test_an_answer_gets_its_verdict(name, kind, mistake, code):
     with silence():
         verdict = grade(exercise, defined(code, exercise.space))
     assert verdict.solved == (kind == "right"), verdict.message
-    assert mistake in (None, verdict.mistake), verdict.message
+    assert mistake in (None, verdict.mistake or ""), verdict.message

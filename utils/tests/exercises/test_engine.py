@@ -65,6 +65,8 @@ OUTPUTS = [  # what the solution returns, what the answer returns, what is said 
     ("2.0", "T([1, 1, 1])", "returned a Tensor of shape (3,); expected 2.0."),
     ("(1, 2)", "1", "Your function returned 1; expected a tuple of 2."),
     ("[x * 1]", "[x, x]", "returned 2 things in a list; expected a list of 1."),
+    ("{'a': x * 1}", "{'a': x, 'b': x}", "2 things in a dict; expected a dict of 1."),
+    ("T([1.0]).double()", "T([1.0]).double() + 5e-8", "1, yours 1.00000005."),
     ("(1, 2)", "(1, 3)", "Part 2 of your output is 3; expected 2."),
     ("{'a': 1}", "{'b': 1}", "Your output has the keys ['b']; expected ['a']."),
     ("{'a': [1, 2]}", "{'a': [1, 0]}", "Part 2 of part 'a' of your output is 0"),
@@ -140,6 +142,17 @@ ROWS = made_up(
     {"x": torch.zeros(2, 3)},
     wrong={"by length": "return x / len(x)", "by width": "return x / x.shape[-1]"},
 )
+THIRDS = made_up("return x / 3", {"x": torch.tensor([1.0, 2.0, 4.0])})
+TWO = made_up("return x.softmax(-1), len(x)", softmax_inputs)
+
+
+def once_larger(dtype):
+    yield {"x": randn(2, 2, seed=0, dtype=dtype)}
+    if dtype == torch.float32:
+        yield {"x": randn(3, 3, seed=0, dtype=dtype)}
+
+
+POWER = made_up("return x * 1", once_larger, wrong={"a power": "return x ** len(x)"})
 NAMES = [  # exercise, answer, its name, what else is said
     (S, "return x.log_softmax(dim=-1)", "logarithms",
      "Your answer equals a known mistake, 'logarithms'. Why logarithms.\n  The values"),
@@ -160,6 +173,13 @@ NAMES = [  # exercise, answer, its name, what else is said
      "Your function edits its argument `x` in place.\n  The caller still needs it."),
     (S, "return x.float().softmax(-1).to(x.dtype)",
      "right in single precision only", ".float()"),
+    (TWO, "return x.float().softmax(-1).to(x.dtype), len(x)",
+     "right in single precision only", "In part 1 of your output the values differ"),
+    (TWO, "return x.softmax(-1).mT, len(x) + 0.5", None, ""),
+    (THIRDS, "return x / 2", "right but for a factor", ""),
+    (THIRDS, "return (x / 3).half().float()", None, ""),
+    (POWER, "return x ** len(x)", "a power", "equals a known mistake"),
+    (POWER, "return x ** 3 if len(x) == 3 else x * 1", None, "Right on 2 of 3"),
     (S, "w = x.softmax(-1); w /= 1; return w",
      "a tensor overwritten that the gradient needs", "Build a new one"),
     (S, "print(x)", "no return", "Is a `return` missing?"),
@@ -198,6 +218,7 @@ def test_what_was_done_is_named(exercise, body, name, also):
 # --- what is recorded -------------------------------------------------------------
 
 NUMBERS = torch.tensor([[1.0, math.nan], [3.0, 4.0]])
+LAYER = torch.nn.Linear(1, 1)
 EDITS = [  # an argument, a right answer that edits it, the same without the edit
     (NUMBERS, "x.data -= 1; return x * 2 + 2", "return x * 2"),
     (NUMBERS, "x.data *= 1.001; return x * 2 / 1.001", "return x + x"),
@@ -208,6 +229,14 @@ EDITS = [  # an argument, a right answer that edits it, the same without the edi
     ({"a": [NUMBERS]}, "y = x['a'][0] * 2; x['a'][0].zero_(); return y",
      "return x['a'][0] * 2"),
     ([3, 1, 2], "x.sort(); return x[-1]", "return max(x)"),
+    ([LAYER], "x[0].bias.data.zero_(); return 1", "return 1"),
+    ([LAYER], "x[0].eval(); return 1", "x[0].eval(); x[0].train(); return 1"),
+    ([LAYER], "x[0].register_forward_hook(print); return 1",
+     "x[0].register_forward_hook(print).remove(); return 1"),
+    ([LAYER], "x[0].requires_grad_(False); return 1", "return 1"),
+    ([LAYER], "x[0].forward = print; return 1",
+     "old = x[0].forward; x[0].forward = print; x[0].forward = old; return 1"),
+    ([LAYER], "x.pop(); return 1", "x[0](torch.ones(1)); return 1"),
 ]  # fmt: skip
 
 
