@@ -25,7 +25,7 @@ def recap_07():
     _replaced(ax)
     note = "choose a head on some texts, report its score on others"
     write(ax, 2.83, 0.19, note, 8)
-    write(ax, 7.22, 0.19, "the mean is over positions of held-out texts", 8)
+    write(ax, 7.22, 0.19, "the mean is over texts and positions", 8)
     return ax.figure
 
 
