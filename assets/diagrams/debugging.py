@@ -87,11 +87,11 @@ def recap_12():
     a text gives the same alone and in a batch (not seen: what is wrong in both).
     Large scores: with very large inputs, the output is finite (not seen: wrong
     numbers). Same numbers: with the same weights, a right layer gives the same
-    numbers (not seen: inputs not tried). Five tests can accuse a right
+    numbers (not seen: inputs not tried). Six tests can accuse a right
     layer. Order does so if the layer has a causal mask or positions inside. Equal
     tokens does so if positions are added inside, or if some weight goes to no token.
     No leak and padding do so if True hides in the layer's mask. Same numbers does so
-    if the weights have another layout.
+    if the weights have another layout, and batch if the length comes first.
     """
     ax = ground(5.85)
     heads = ("test", "input", "must come out", "cannot see")
@@ -112,10 +112,10 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "Five tests can accuse a right layer: “order” if it has a causal mask or "
+    note = "Six tests can accuse a right layer: “order” if it has a causal mask or "
     note += "positions inside, “equal tokens” if positions\nare added inside or some "
     note += "weight goes to no token, “no leak” and “padding” if True hides in its "
-    note += "mask,\nand “same numbers” if the weights have another layout."
+    note += "mask,\n“same numbers” for another layout, “batch” if the length comes first."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 
