@@ -115,7 +115,8 @@ def recap_12():
     note = "Six tests can accuse a right layer: “order” if it has a causal mask or "
     note += "positions inside, “equal tokens” if positions\nare added inside or some "
     note += "weight goes to no token, “no leak” and “padding” if True hides in its "
-    note += "mask,\n“same numbers” for another layout, “batch” if the length comes first."
+    note += "mask,\n“same numbers” for another layout, "
+    note += "and “batch” if the length comes first."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 
