@@ -418,7 +418,7 @@ def imports(monkeypatch):
         ("mine.py:Wrong", 1, "no token sees another"),
         ("mine.py:Nothing", 2, "has no Nothing"),
         ("mine.py:SIZE", 2, "8 is no layer"),
-        ("mine.py:needs", 2, "it cannot be called with (8, 2), nor with nothing"),
+        ("mine.py:needs", 2, "cannot be called with (8, 2), nor with nothing"),
         ("mine.py:ends", 2, "SystemExit"),
         ("nothing.py:Layer", 2, "No such file"),
         ("copy.py:Layer", 0, "No fault was found."),
