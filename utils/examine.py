@@ -302,7 +302,7 @@ class Probe:
 
         Inputs are small, because a saturated softmax gives no weight to most tokens.
         """
-        return self.moves(0.05 * self.text(1, LENGTH), mask, ALL)
+        return self.moves(0.2 * self.text(1, LENGTH), mask, ALL)
 
     @cached_property
     def sees(self) -> Tensor:

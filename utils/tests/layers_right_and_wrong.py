@@ -270,41 +270,6 @@ class ShiftBothWays(Shift):
         return torch.cat([F.pad(a, self.before), F.pad(b, (0, 0, -1, 1)), c], dim=-1)
 
 
-class ShiftAfter(Shift):
-    """Tokens are shifted after the attention, such as in the feed-forward network."""
-
-    parts = Stacked.parts
-
-    def forward(self, x, mask=None):
-        x = super().forward(x, mask)
-        return x + self.shift(x.tanh())
-
-
-class ShiftedKeys(Shift):
-    """A key is mixed with the key before it, as for induction in one layer."""
-
-    forward = Stacked.forward
-
-    def parts(self, x):
-        q, k, v = Stacked.parts(self, x)
-        return q, (k + F.pad(k, self.before)) / 2, v
-
-
-class Retention(Stacked):
-    """Weights fall with the distance, without a softmax; heads are normed (RetNet)."""
-
-    def __init__(self):
-        super().__init__()
-        self.group_norm = nn.GroupNorm(H, E)
-
-    def forward(self, x):
-        q, k, v = map(self.split, self.parts(x))
-        place = torch.arange(x.shape[1])
-        weights = (q @ k.mT * 0.9 ** (place[:, None] - place).abs()).tril()
-        heads = self.merge(weights @ v)
-        return self.out(self.group_norm(heads.flatten(0, 1)).view_as(heads))
-
-
 class OnlySaysCausal(Stacked):
     """Any mask means "causal", whatever it says, as in Whisper."""
 

@@ -34,7 +34,6 @@ TORCH = {
     "sequence first": {},
     "no bias": {"bias": False, "batch_first": True},
     "bias_kv": {"add_bias_kv": True, "batch_first": True},
-    "zero_attn": {"add_zero_attn": True, "batch_first": True},
 }
 OURS = {
     "plain": {},
