@@ -53,13 +53,25 @@ SHAPES = {  # without an axis of queries: what is hidden from all of them
     "(batch, 1, 1, length)": lambda hide: hide.all(dim=0)[None, None, None],
     "(batch, length)": lambda hide: hide.all(dim=0)[None],
 }
+PATTERNS = {  # of who sees whom: whether right layers have it, and (queries, keys)
+    "every token sees every token": (True, ONE),
+    "causal: each token sees itself and earlier ones": (True, CAUSAL),
+    "no token sees another": (False, ~ONE),
+    "each token sees later ones only: is the mask inverted?": (False, ONE.triu()),
+    "each token sees the next one": (False, ONE.tril(1)),
+}
+WIDTHS = range(1, LENGTH - 1)
+PATTERNS |= {f"a window of {n + 1} tokens": (True, CAUSAL.triu(-n)) for n in WIDTHS}
+PATTERNS |= {f"{n} tokens on each side": (True, ONE.tril(n).triu(-n)) for n in WIDTHS}
 EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
+TRACE = "leaves a trace"
 LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
+ALL = [*range(LENGTH)]
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 # Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
-    "no scale": "T5 and GPT-Neo leave it out on purpose.",
-    "divided by head_dim": "models in μP do it on purpose.",
+    "no scale": "T5 and GPT-Neo leave it out on purpose: is it meant?",
+    "divided by head_dim": "models in μP do it on purpose: is it meant?",
 }
 
 
@@ -98,14 +110,14 @@ class Report:
             wrong = ", ".join(x.check for x in self.findings if x.ok is False)
             known = f" It is a known mistake: {self.mistake}." if self.mistake else ""
             return f"This layer is wrong: {wrong}.{known}"
-        asked = [x.check for x in self.findings if x.ok is None and x.text[-1] == "?"]
+        texts = {x.check: x.text for x in self.findings}
+        asked = [check for check, text in texts.items() if text.endswith("?")]
         if self.mistake:
-            asked = [self.mistake, *(x for x in asked if x != "same numbers")]
-        meant = ", ".join(asked)
-        numbers = [x for x in self.findings if x.check == "same numbers"]
-        compared = any(not x.text.startswith(NOT_COMPARED) for x in numbers)
+            asked[asked.index("same numbers")] = self.mistake
+        meant = f", if this is meant: {', '.join(asked)}" if asked else ""
+        compared = not texts.get("same numbers", NOT_COMPARED).startswith(NOT_COMPARED)
         more = "" if compared else " The numbers could not be compared."
-        return f"No fault was found{meant and f', if this is meant: {meant}'}.{more}"
+        return f"No fault was found{meant}.{more}"
 
     def __str__(self) -> str:
         rows = [f"{SIGNS[x.ok]:5s}  {x.check:13s}  {x.text}" for x in self.findings]
@@ -182,21 +194,23 @@ def _examined(layer, embed_dim: int, num_heads: int, call) -> Report:
         return Report(findings, probe.mistake, probe.sees if sure else None)
 
 
-def parameters(layer: nn.Module) -> tuple[dict, list[str]]:
-    """Return the parameters of a layer's call, and the names of those it needs."""
+def parameters(layer: nn.Module) -> tuple[list[str], list[str], bool]:
+    """Return the inputs that a layer needs, its masks, and whether it needs a mask."""
     known = inspect.signature(layer.forward).parameters
-    return known, [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
+    needed = [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
+    masks = [name for name in known if "mask" in name]
+    masks.sort(key=lambda name: name not in ("mask", "attn_mask"))
+    inputs = [name for name in needed if name not in masks]
+    return inputs, masks, len(inputs) < len(needed)
 
 
 def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
     """Return layer(x), or layer(x, x, x), and with a mask by the mask's name."""
-    known, needed = parameters(layer)
-    inputs = [x] * max(1, min(3, sum("mask" not in name for name in needed)))
-    names = [name for name in known if "mask" in name]
-    if mask is None and not set(names) & set(needed):
+    needed, masks, always = parameters(layer)
+    inputs = [x] * max(1, min(3, len(needed)))
+    if mask is None and not always:
         return layer(*inputs)
-    names.sort(key=lambda name: name not in ("mask", "attn_mask"))
-    return layer(*inputs, **{names[0]: mask}) if names else layer(*inputs, mask)
+    return layer(*inputs, **{masks[0]: mask}) if masks else layer(*inputs, mask)
 
 
 class Probe:
@@ -214,10 +228,10 @@ class Probe:
         self.length_first = getattr(layer, "batch_first", True) is False
         self.mistake = self.reading = None
         self.x = self.text(3, LENGTH)
-        if (output := self.tried(self.x)) is None:  # a part may be in single precision
+        if self.tried(self.x) is None:  # a part may be in single precision
             self.layer, self.dtype = copy.deepcopy(layer).float(), torch.float32
         try:
-            self.output = self.run(self.x) if output is None else output
+            self.output = self.run(self.x)
         except Exception as error:
             said = f"the layer could not be run: {type(error).__name__}: {error}"
             how = f"examine(layer, {embed_dim}, {num_heads}, call=...)"
@@ -271,13 +285,13 @@ class Probe:
         known = a is not None and b is not None and a.shape == b.shape
         return known and not self.moved(a, b, exact).any()
 
-    def moves(self, x: Tensor, mask: Tensor | None = None, layer=None) -> Tensor | None:
+    def moves(self, x: Tensor, mask, tokens: list[int], layer=None) -> Tensor | None:
         """Return which outputs of x (1, length, embed_dim) move if a token is changed.
 
-        (queries, keys), or None if the layer refuses the mask.
+        (queries, tokens), or None if the layer refuses the mask.
         """
-        x = x.repeat(LENGTH + 1, 1, 1)
-        x[range(1, LENGTH + 1), range(LENGTH)] = self.text(LENGTH)  # each in turn
+        x = x.repeat(len(tokens) + 1, 1, 1)
+        x[range(1, len(x)), tokens] = self.text(len(tokens))  # each in turn
         output = self.tried(x, mask, layer)
         if output is None or output.shape != x.shape:
             return None
@@ -286,11 +300,9 @@ class Probe:
     def visible(self, mask: Tensor | None = None) -> Tensor | None:
         """Return who sees whom, (queries, keys), or None if the mask is refused.
 
-        Small inputs are tried, too, because a saturated softmax gives no weight to
-        most tokens.
+        Inputs are small, because a saturated softmax gives no weight to most tokens.
         """
-        found = [self.moves(size * self.text(1, LENGTH), mask) for size in (1.0, 0.05)]
-        return None if found[0] is None or found[1] is None else found[0] | found[1]
+        return self.moves(0.2 * self.text(1, LENGTH), mask, ALL)
 
     @cached_property
     def sees(self) -> Tensor:
@@ -328,27 +340,6 @@ class Probe:
         return next((way for way, did in self.masked.items() if did == EXACTLY), None)
 
     @cached_property
-    def hides_far(self) -> bool:
-        """Whether a mask that shows token 0 alone hides exactly what is far off.
-
-        So it is if a shift or a convolution gives hidden tokens to their neighbours. A
-        token in the middle must not reach the ends, and the last one not the middle.
-        """
-        for way, did in self.masked.items():
-            for n in (128, 32, LENGTH):
-                x = self.text(1, n).repeat(3, 1, 1)
-                x[1, n // 2], x[2, -1] = self.text(2)
-                hide = (torch.arange(n) > 0).expand(n, n)
-                if (y := self.tried(x, made(way, hide))) is None:
-                    continue
-                moved = self.moved(y[1:], y[:1].expand_as(y[1:]))
-                seen = moved[0, [0, -1]].any() or moved[1, n // 2]
-                if did != NOTHING and y.isfinite().all() and not seen:
-                    return True
-                break
-        return False
-
-    @cached_property
     def bare(self) -> nn.Module:
         """The layer with biases of 0."""
         layer = copy.deepcopy(self.layer)
@@ -370,18 +361,32 @@ def effect(p: Probe, way: tuple[str, str]) -> str | None:
     if (seen := p.visible(mask)) is None:
         return None
     before, now = p.sees & OTHERS, seen & OTHERS
-    if torch.equal(now, before):
-        changed = not p.same(p.tried(p.x, mask), p.output)
-        return "leaves a trace" if changed else NOTHING
     hide = SHAPES[way[1]](p.hide).reshape(-1, LENGTH).expand(LENGTH, LENGTH)
-    wanted, rows = before & ~hide, ~HIDE.mT  # some layers set hidden rows to 0
-    elsewhere = torch.equal(now & rows, wanted & rows) and not now[2].any()
-    if torch.equal(now, wanted) or elsewhere:
-        return EXACTLY
-    others = {LATER: before & CAUSAL, INSTEAD: OTHERS & ~hide}
-    others["hides the query, not the key"] = before & ~hide.mT
-    found = (text for text, each in others.items() if torch.equal(now, each))
+    patterns = {
+        NOTHING if p.same(p.tried(p.x, mask), p.output) else TRACE: before,
+        EXACTLY: before & ~hide,
+        LATER: before & CAUSAL,
+        INSTEAD: OTHERS & ~hide,
+        "hides the query, not the key": before & ~hide.mT,
+    }
+    rows = ~HIDE.mT | now[2].any()  # some layers set the rows of hidden tokens to 0
+    found = (did for did, each in patterns.items() if (now & rows).equal(each & rows))
     return next(found, "hides something else")
+
+
+def hides_far(p: Probe, way: tuple[str, str]) -> bool:
+    """Whether a mask that shows token 0 alone hides exactly what is far off.
+
+    So it is if a shift or a convolution gives hidden tokens to their neighbours. A
+    token in the middle must not reach the ends, and the last one not the middle.
+    """
+    for n in (128, 32, LENGTH):
+        mask, x = made(way, (torch.arange(n) > 0).expand(n, n)), p.text(1, n)
+        moved = p.moves(x, mask, [n // 2, n - 1])
+        if moved is not None:
+            seen = moved[[0, -1], 0].any() or moved[n // 2, 1]
+            return not seen and p.run(x, mask).isfinite().all()
+    return False
 
 
 # --- the checks: each returns (ok, text), or None if there is nothing to say ---
@@ -476,20 +481,7 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
     A token's own output depends on it by its query already. So only a query that may
     attend to itself alone shows whether a token attends to itself.
     """
-    patterns = {
-        "every token sees every token": (True, ONE),
-        "causal: each token sees itself and earlier ones": (True, CAUSAL),
-        "no token sees another": (False, ~ONE),
-        "each token sees later ones, and no earlier one: is the mask inverted?": (
-            False,
-            ONE.triu(),
-        ),
-        "each token sees the next one": (False, ONE.tril(1)),
-    }
-    for n in range(1, LENGTH - 1):
-        patterns[f"a window of {n + 1} tokens"] = True, CAUSAL.triu(-n)
-        patterns[f"{n} tokens on each side"] = True, ONE.tril(n).triu(-n)
-    for text, (ok, known) in patterns.items():
+    for text, (ok, known) in PATTERNS.items():
         if torch.equal(sees & OTHERS, known & OTHERS):
             if ok and not known[0, 1:].any() and not sees[0, 0]:
                 return False, "each token sees earlier ones, but not itself"
@@ -509,7 +501,7 @@ def equal_tokens(p: Probe):
 
     They do if the weights of each query sum to 1, and nothing else is mixed.
     """
-    outputs = of_equal(p, p.text(1, 1), p.layer)
+    outputs = of_equal(p, p.text(1, 1))
     if len(outputs) < 3:
         return None
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
@@ -523,8 +515,7 @@ def equal_tokens(p: Probe):
     if usual and last < largest / 2:  # a part falls like 1 / length, or faster
         who = "a sink, an extra key, a decay or a shift of tokens"
         return meant("they differ less in longer texts", who, "padding that is seen")
-    looks = (differ_by_a_constant(p, layer) for layer in (p.layer, unnormed(p.layer)))
-    constant = next((seen for seen in looks if seen is not None), None)
+    constant = differ_by_a_constant(p)
     if constant is None:
         text = "and their size hardly counts: positions after a norm, or tokens mixed?"
         return None, f"they differ, {text}"
@@ -536,21 +527,22 @@ def equal_tokens(p: Probe):
     return False, f"they do not give what one gives: {text}"
 
 
-def of_equal(p: Probe, token: Tensor, layer: nn.Module) -> list[Tensor]:
+def of_equal(p: Probe, token: Tensor, layer=None) -> list[Tensor]:
     """Return the outputs for 1, 2, 4, … 256 equal tokens, as far as they go."""
     texts = (token.repeat(1, 2**n, 1) for n in range(9))
     outputs = (p.tried(x, layer=layer) for x in texts)
     return [*takewhile(lambda y: y is not None, outputs)]
 
 
-def differ_by_a_constant(p: Probe, layer: nn.Module) -> bool | None:
+def differ_by_a_constant(p: Probe) -> bool | None:
     """Whether huge equal tokens give what one gives, but for a rest.
 
     What is added to tokens or values has its own size. A wrong weight grows with the
-    tokens. None: what attention gives does not grow, as after a norm, so that huge
-    tokens say nothing.
+    tokens, if norms are left out. None: what attention gives does not grow, so that
+    huge tokens say nothing.
     """
-    one, *more = of_equal(p, token := 1e6 * p.text(1, 1), layer) or [token]
+    token = 1e6 * p.text(8, 1)  # of eight texts: one may agree by chance
+    one, *more = of_equal(p, token, unnormed(p.layer)) or [token]
     rest = max((float((y - one).abs().max()) for y in more[1:]), default=math.inf)
     of_attention = min((one - y).abs().max() for y in (0, token))  # a residual goes
     if of_attention < 1e-3 * token.abs().max():
@@ -570,39 +562,46 @@ def unnormed(layer: nn.Module) -> nn.Module:
 
 def masks(p: Probe):
     """See what masks of each kind and shape do that should hide token 2."""
-    effects = {}
-    for (kind, shape), did in p.masked.items():
-        effects.setdefault(did, {}).setdefault(kind, []).append(shape)
-    if exact := effects.pop(EXACTLY, None):
-        said = [f"{kind}, in shape {' or '.join(x)}" for kind, x in exact.items()]
-        if any("True" in kind for kind in effects.get("leaves a trace", ())):
-            said.append("but True and False are added as 1 and 0, and hide nothing")
-        both = [x for x in product(effects, exact) if x[1] in effects[x[0]]]
-        for did, kind in both:
-            said.append(f"but in shape {' or '.join(effects[did][kind])} it {did}")
-        text = f"{EXACTLY}: {'; '.join(said)}"
-        odd = {did for did, kind in both} - {INSTEAD}
-        return (None, f"{text}: is it meant?") if odd else (True, text)
-    if INSTEAD in effects:
-        return None, f"a mask hides tokens, but {INSTEAD}: is it meant?"
-    if not effects:
+    if p.hides:
+        return masks_that_hide(p)
+    if not p.masked:
         return None, "it takes none of the masks that were tried"
-    nothing = effects.pop(NOTHING, None)
-    if nothing and not effects:  # a fault if the layer calls it a mask
-        known = () if p.own_call else inspect.signature(p.layer.forward).parameters
-        ok = False if any("mask" in name for name in known) else None
+    acting = {way: did for way, did in p.masked.items() if did != NOTHING}
+    inputs, names, _ = parameters(p.layer)
+    if not acting:  # a fault if the layer calls it a mask
+        ok = False if names and not p.own_call else None
         return ok, "what is given as a mask changes nothing"
-    (did, kinds), *more = effects.items()
-    if did == LATER and not more:
+    if {*acting.values()} == {LATER}:
         text = f"every mask {LATER}, whatever it says"
         return meant(text, "a layer of Whisper", "a mask that was forgotten")
-    one = f'a mask of the kind "{[*kinds][0]}" {did}'
-    if not (p.shuffles or p.reading) and p.hides_far:
+    (kind, _), did = next(iter(acting.items()))
+    one = f'a mask of the kind "{kind}" {did}'
+    if INSTEAD in acting.values():
+        return None, f"a mask hides tokens, but {INSTEAD}: is it meant?"
+    if not (p.shuffles or p.reading) and any(hides_far(p, way) for way in acting):
         who, fault = "a shift of tokens, or a convolution", "a mask shifted by one"
         return meant("a hidden token reaches its neighbours", who, fault)
-    if not p.own_call and sum("mask" not in n for n in parameters(p.layer)[1]) == 2:
+    if len(inputs) == 2 and not p.own_call:
         return None, f"{one}: perhaps another mask hides it in the second input"
     return False, f"no mask hides a token exactly: {one}"
+
+
+def masks_that_hide(p: Probe):
+    """Say which kinds hide exactly, in which shapes, and what they do in others."""
+    shapes = {}  # {kind: {what it does: in which shapes}}
+    for (kind, shape), did in p.masked.items():
+        shapes.setdefault(kind, {}).setdefault(did, []).append(shape)
+    said, odd = [], False
+    for kind, each in shapes.items():
+        if EXACTLY in each:
+            said.append(f"{kind}, in shape {' or '.join(each.pop(EXACTLY))}")
+            for did, others in each.items():
+                said.append(f"but in shape {' or '.join(others)} it {did}")
+                odd = odd or did != INSTEAD
+    if any("True" in kind and TRACE in each for kind, each in shapes.items()):
+        said.append("but True and False are added as 1 and 0, and hide nothing")
+    text = f"{EXACTLY}: {'; '.join(said)}"
+    return (None, f"{text}: is it meant?") if odd else (True, text)
 
 
 def mask_per_text(p: Probe):
@@ -625,7 +624,7 @@ def scores_of_zero(p: Probe):
         hidden.append((p.visible(mask), mask))
     for seen, mask in hidden:
         token = torch.zeros(1, LENGTH, p.embed_dim).double()
-        at_zero = p.moves(token, mask, p.bare)
+        at_zero = p.moves(token, mask, ALL, p.bare)
         if at_zero is not None and (at_zero & ~seen).any():
             return False, "tokens whose scores are exactly 0 are seen, though hidden"
     return None
@@ -633,9 +632,11 @@ def scores_of_zero(p: Probe):
 
 def empty_rows(p: Probe):
     """See what a query gives that may attend to nothing."""
-    mask = made(p.hides, ONE) if p.hides else None
+    if not p.hides:
+        return None
+    mask = made(p.hides, ONE)
     output, other = p.tried(p.x, mask), p.tried(p.x.flip(1), mask)
-    if mask is None or output is None or other is None:
+    if output is None or other is None:
         return None
     if output.isnan().any():
         text = "NaN"
@@ -679,55 +680,49 @@ def numbers(p: Probe):
     """Look for the way of computing that gives the layer's numbers."""
     if not p.output.isfinite().all():
         return None
-    known = {"": None, ", causal": CAUSAL, ", with its pattern": p.sees}
-    for name, pattern in {"": ONE, ", causal": CAUSAL}.items():
-        if torch.equal(p.sees, pattern):
-            known = {name: known[name]}  # no other can be right
+    usual = {"": ONE, ", causal": CAUSAL}
+    names = [name for name, seen in usual.items() if p.sees.equal(seen)]
     heads, sizes = p.num_heads, (p.embed_dim, p.num_heads)
     ways = [*zip(readings(p.layer, *sizes), readings(p.bare, *sizes))]
     bare = p.tried(p.x, layer=p.bare)
-    for (each, plain), (name, mask) in product(ways, known.items()):
-        if p.same(reference(p.x, plain, heads, mask), bare, SINGLE):
+    for each, plain in ways:
+        if p.same(reference(p.x, plain, heads, p.sees), bare, SINGLE):
             p.reading = plain
-            if not p.same(reference(p.x, each, heads, mask), p.output, SINGLE):
+            if not p.same(reference(p.x, each, heads, p.sees), p.output, SINGLE):
                 return None, "equal but for the biases: they are added elsewhere"
-            equal = f"{each.layout}, {heads} heads{name}: softmax(QKᵀ/√d)V"
+            pattern = names[0] if names else ", with its pattern"
+            equal = f"{each.layout}, {heads} heads{pattern}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
-    asked = with_other_heads(p, bare, [*known.values()])
+    asked = with_other_heads(p, bare)
     likely = [plain for _, plain in ways if plain.likely]
-    shown = [*known.values(), CAUSAL]  # a mistake may show what a mask should hide
+    shown = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
     for plain, mask, mistake in product(likely, shown, known_mistakes()):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
             return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
     return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
 
 
-def with_other_heads(p: Probe, bare: Tensor, masks: list) -> str | None:
+def with_other_heads(p: Probe, bare: Tensor) -> str | None:
     """Return the question that another number of heads puts, if one is equal."""
     for heads in range(1, p.embed_dim + 1):
         if p.embed_dim % heads or heads == p.num_heads:
             continue
-        likely = (x for x in readings(p.bare, p.embed_dim, heads) if x.likely)
-        for each, mask in product(likely, masks):
-            if p.same(reference(p.x[:1], each, heads, mask), bare[:1], SINGLE):
+        for each in (x for x in readings(p.bare, p.embed_dim, heads) if x.likely):
+            if p.same(reference(p.x[:1], each, heads, p.sees), bare[:1], SINGLE):
                 return f"it is equal with {heads} head(s): is num_heads right?"
     return None
 
 
 def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
-    if not p.reading or not (said := masks(p)) or said[0] is not False:
+    if not p.reading or masks(p)[0] is not False:
         return None
-    for shape in [*SHAPES][:3]:
-        output = p.tried(p.x, made(("True shows", shape), p.hide), p.bare)
-        both = ~p.hide, p.hide  # True may show, or hide
-        right = [reference(p.x, p.reading, p.num_heads, mask) for mask in both]
-        if output is None or any(p.same(y, output, SINGLE) for y in right):
-            continue
-        for mistake in (m for m in known_mistakes() if m.of_head):
-            gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
-            if p.same(gives, output, SINGLE):
-                return named(p, mistake)
+    ways = [("True shows", shape) for shape in [*SHAPES][:3]]
+    outputs = [p.tried(p.x, made(way, p.hide), p.bare) for way in ways]
+    for mistake in (m for m in known_mistakes() if m.of_head):
+        gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
+        if any(p.same(gives, output, SINGLE) for output in outputs):
+            return named(p, mistake)
     return None
 
 
@@ -764,32 +759,34 @@ CHECKS = {
 # --- on the command line ---
 
 
-def of_project(path: Path) -> str:
-    """Let imports find what a file's project has; return the file's name in it.
+def of_file(path: Path, name: str):
+    """Return what a Python file calls `name`; the file is run for that.
 
-    A file in a folder with an __init__.py, or with relative imports, is a module of a
-    package. A project may have its own `utils`: the course's is forgotten, and then
-    found last.
+    Its imports find what its project has. A file in a folder with an __init__.py, or
+    with relative imports, is a module of a package. A project may have its own `utils`:
+    the course's is forgotten, and then found last.
     """
-    folder, name = path.parent, path.stem
+    folder, module = path.parent, path.stem
     dots = re.findall(r"^\s*from\s+(\.+)", path.read_text(encoding="utf-8"), re.M)
     depth = max(map(len, dots), default=0)
     while depth > 0 or (folder / "__init__.py").is_file():
-        folder, name, depth = folder.parent, f"{folder.name}.{name}", depth - 1
+        folder, module, depth = folder.parent, f"{folder.name}.{module}", depth - 1
     for ours in [x for x in sys.modules if x.split(".")[0] == "utils"]:
         del sys.modules[ours]
     course = Path(__file__).parents[1]
     others = [x for x in sys.path if Path(x).resolve() != course]
     sys.path[:] = map(str, [folder, path.parent, *others, *path.parents, course])
-    return name
+    alone = module == path.stem  # no part of a package
+    space = runpy.run_path(str(path)) if alone else vars(import_module(module))
+    if name not in space:
+        raise AttributeError(f"{path} has no {name}.")
+    return space[name]
 
 
 def built(made, embed_dim: int, num_heads: int):
     """Return a layer, or what its class or function returns."""
     if isinstance(made, nn.Module):
         return made
-    if not callable(made):
-        raise TypeError(f"{made!r} is no layer, and nothing that returns one.")
     sizes = {"embed_dim": embed_dim, "num_heads": num_heads}
     for args, options in (((embed_dim, num_heads), {}), ((), sizes), ((), {})):
         try:
@@ -798,17 +795,8 @@ def built(made, embed_dim: int, num_heads: int):
             continue
         return made(*args, **options)
     ways = f"({embed_dim}, {num_heads}), nor with nothing"
-    raise TypeError(f"it cannot be called with {ways}: name a function that can.")
-
-
-def of_file(path: Path, name: str):
-    """Return what a Python file calls `name`; the file is run for that."""
-    module = of_project(path)
-    whole = module == path.stem  # no part of a package
-    space = runpy.run_path(str(path)) if whole else vars(import_module(module))
-    if name not in space:
-        raise AttributeError(f"{path} has no {name}.")
-    return space[name]
+    text = f"{made!r} is no layer, and cannot be called with {ways}"
+    raise TypeError(f"{text}: name a function that can.")
 
 
 def main(arguments: list[str] | None = None) -> int:

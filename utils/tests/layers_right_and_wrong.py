@@ -1,6 +1,7 @@
 """Layers that `examine` is tried on: right ones of many kinds, and wrong ones."""
 
 import math
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -36,18 +37,21 @@ class Stacked(nn.Module):
         return scores.softmax(dim=-1)
 
     def hide(self, scores, mask):
-        return scores if mask is None else scores.masked_fill(~mask, -math.inf)
+        return scores.masked_fill(~mask, -math.inf)
 
     def weigh(self, scores, mask):
-        return self.softmax(self.hide(scores, mask))
+        return self.softmax(scores if mask is None else self.hide(scores, mask))
 
     def parts(self, x):
         return self.qkv(x).chunk(3, dim=-1)
 
-    def forward(self, x, mask=None):
+    def attend(self, x, mask=None):
         q, k, v = map(self.split, self.parts(x))
         weights = self.weigh(q @ k.mT * self.scale(q), mask)
-        return self.out(self.merge(weights @ v))
+        return self.merge(weights @ v)
+
+    def forward(self, x, mask=None):
+        return self.out(self.attend(x, mask))
 
 
 # --- right ---
@@ -67,22 +71,18 @@ class ListOfHeads(nn.Module):
     def __init__(self, embed_dim=E, num_heads=H, block_size=8):
         super().__init__()
         dim = embed_dim // num_heads
-        self.heads = nn.ModuleList(
-            nn.ModuleDict(
-                {n: nn.Linear(embed_dim, dim, bias=False) for n in self.names}
-            )
-            for _ in range(num_heads)
-        )
+        self.heads = nn.ModuleList(nn.ModuleDict() for _ in range(num_heads))
+        for head, name in product(self.heads, self.names):
+            head[name] = nn.Linear(embed_dim, dim, bias=False)
         self.out = nn.Linear(embed_dim, embed_dim)
         self.register_buffer("triangle", torch.ones(block_size, block_size).tril())
 
     def forward(self, x):
-        n = x.shape[1]
+        hide = self.triangle[: x.shape[1], : x.shape[1]] == 0
         outputs = []
         for head in self.heads:
             q, k, v = (head[name](x) for name in ("query", "key", "value"))
-            scores = q @ k.mT * self.scale
-            scores = scores.masked_fill(self.triangle[:n, :n] == 0, -math.inf)
+            scores = (q @ k.mT * self.scale).masked_fill(hide, -math.inf)
             outputs.append(scores.softmax(dim=-1) @ v)
         return self.out(torch.cat(outputs, dim=-1))
 
@@ -116,17 +116,16 @@ class ByHeadParameters(nn.Module):
     def __init__(self):
         super().__init__()
         for name in "QKV":
-            w = nn.Parameter(torch.randn(H, E, D))
-            setattr(self, f"W_{name}", w)
+            setattr(self, f"W_{name}", nn.Parameter(torch.randn(H, E, D)))
             setattr(self, f"b_{name}", nn.Parameter(torch.zeros(H, D)))
         self.W_O = nn.Parameter(torch.randn(H, D, E))
 
+    def project(self, x, role):
+        w, b = getattr(self, f"W_{role}"), getattr(self, f"b_{role}")
+        return torch.einsum("bte,hed->bhtd", x, w) + b[:, None]
+
     def forward(self, x):
-        q, k, v = (
-            torch.einsum("bte,hed->bhtd", x, getattr(self, f"W_{n}"))
-            + getattr(self, f"b_{n}")[:, None]
-            for n in "QKV"
-        )
+        q, k, v = (self.project(x, role) for role in "QKV")
         weights = (q @ k.mT / D**0.5).softmax(dim=-1)
         return torch.einsum("bhtd,hde->bte", weights @ v, self.W_O)
 
@@ -165,15 +164,6 @@ Prefix = seeing(
 )
 
 
-class Kernel(Stacked):
-    """PyTorch's kernel, causal."""
-
-    def forward(self, x):
-        q, k, v = map(self.split, self.parts(x))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(self.merge(y))
-
-
 class Sink(Stacked):
     """A learned logit in the softmax that belongs to no token."""
 
@@ -184,17 +174,6 @@ class Sink(Stacked):
     def softmax(self, scores):
         sink = self.sink.expand(len(scores), -1, scores.shape[-2], 1)
         return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
-
-
-class NormedQueries(Stacked):
-    def __init__(self):
-        super().__init__()
-        self.q_norm, self.k_norm = nn.LayerNorm(D), nn.LayerNorm(D)
-
-    def forward(self, x):
-        q, k, v = map(self.split, self.parts(x))
-        q, k = self.q_norm(q), self.k_norm(k)
-        return self.out(self.merge(self.softmax(q @ k.mT * self.scale(q)) @ v))
 
 
 class AddedPositions(Stacked):
@@ -267,25 +246,18 @@ class AfterNorm(Stacked):
         return x + super().forward(self.norm(x), mask)
 
 
-class Shift(Stacked):
+class Shift(AfterNorm):
     """A part of the features comes from the token before, as in x-transformers."""
 
     before = (0, 0, 1, -1)
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(E)
-
-    def weigh(self, scores, mask):
-        seen = torch.ones(scores.shape[-2:]).tril().bool()
-        return super().weigh(scores, seen if mask is None else seen & mask)
+    weigh = Causal.weigh
 
     def shift(self, x):
         parts = x.chunk(2, dim=-1)
         return torch.cat([F.pad(parts[0], self.before), parts[1]], dim=-1)
 
-    def forward(self, x, mask=None):
-        return x + super().forward(self.shift(self.norm(x)), mask)
+    def parts(self, x):
+        return super().parts(self.shift(x))
 
 
 class ShiftBothWays(Shift):
@@ -296,40 +268,6 @@ class ShiftBothWays(Shift):
     def shift(self, x):
         a, b, c = x.chunk(3, dim=-1)
         return torch.cat([F.pad(a, self.before), F.pad(b, (0, 0, -1, 1)), c], dim=-1)
-
-
-class ShiftAfter(Shift):
-    """Tokens are shifted after the attention, such as in the feed-forward network."""
-
-    def forward(self, x, mask=None):
-        x = x + Stacked.forward(self, self.norm(x), mask)
-        return x + self.shift(x.tanh())
-
-
-class ShiftedKeys(Shift):
-    """A key is mixed with the key before it, as for induction in one layer."""
-
-    def forward(self, x, mask=None):
-        return Stacked.forward(self, x, mask)
-
-    def parts(self, x):
-        q, k, v = super().parts(x)
-        return q, (k + F.pad(k, self.before)) / 2, v
-
-
-class Retention(Stacked):
-    """Weights fall with the distance, without a softmax; heads are normed (RetNet)."""
-
-    def __init__(self):
-        super().__init__()
-        self.group_norm = nn.GroupNorm(H, E)
-
-    def forward(self, x):
-        q, k, v = map(self.split, self.parts(x))
-        place = torch.arange(x.shape[1])
-        weights = (q @ k.mT * 0.9 ** (place[:, None] - place).abs()).tril()
-        heads = self.merge(weights @ v)
-        return self.out(self.group_norm(heads.flatten(0, 1)).view_as(heads))
 
 
 class OnlySaysCausal(Stacked):
@@ -439,22 +377,6 @@ class ScaleInSingle(Stacked):
         return 1 / self.root
 
 
-class DistancesInValues(Stacked):
-    """Each head adds a learned vector of the distance, as in Shaw et al. 2018."""
-
-    def __init__(self):
-        super().__init__()
-        self.distances = nn.Embedding(1024, D)
-
-    def forward(self, x, mask=None):
-        q, k, v = map(self.split, self.parts(x))
-        weights = self.weigh(q @ k.mT * self.scale(q), mask)
-        place = torch.arange(x.shape[1])
-        vectors = self.distances(place - place[:, None] + 512)  # (queries, keys, D)
-        heads = weights @ v + torch.einsum("bhqk,qkd->bhqd", weights, vectors)
-        return self.out(self.merge(heads))
-
-
 class LinearAttention(Stacked):
     """Weights are products of positive features, as in Katharopoulos et al. 2020."""
 
@@ -470,21 +392,6 @@ class FreshZeros(Stacked):
     def __init__(self):
         super().__init__()
         nn.init.zeros_(self.out.weight)
-
-
-class Bias(Stacked):
-    """A bias of the distance on the scores, as in ALiBi."""
-
-    def hide(self, scores, mask):
-        place = torch.arange(scores.shape[-1])
-        return super().hide(scores - (place - place[:, None]).abs(), mask)
-
-
-class InSingle(Stacked):
-    """Computes its softmax in single precision, as libraries do."""
-
-    def softmax(self, scores):
-        return scores.float().softmax(dim=-1).to(scores.dtype)
 
 
 class TwoLayers(nn.Module):
@@ -586,12 +493,8 @@ def hiding(hidden):
     )
 
 
-def corner(diagonal):
-    return hiding(lambda scores: torch.ones_like(scores).triu(diagonal))
-
-
 def drops_in_eval(self, scores, mask):
-    return F.dropout(self.softmax(self.hide(scores, mask)), 0.2)
+    return F.dropout(Stacked.weigh(self, scores, mask), 0.2)
 
 
 def no_maximum(self, scores):
@@ -606,10 +509,6 @@ def glue(self, heads):
     return heads.reshape(len(heads), heads.shape[2], -1)
 
 
-def over(dim):
-    return lambda self, scores: scores.softmax(dim=dim)
-
-
 def mask_after(self, scores, mask):
     weights = self.softmax(scores)
     return weights if mask is None else weights * mask
@@ -619,22 +518,13 @@ def times_triangle(self, scores, mask):
     return (scores * torch.ones_like(scores).tril()).softmax(dim=-1)
 
 
-def hide_by(hidden):
-    return lambda self, s, m: s if m is None else hidden(s, m)
-
-
-def zeros_shown(scores, mask):
+def zeros_shown(self, scores, mask):
     return scores.masked_fill((scores * ~mask).bool(), LOW)
 
 
 def keys_as_values(self, x):
     query, key, _ = self.qkv(x).chunk(3, dim=-1)
     return query, key, key
-
-
-def no_out(self, x, mask=None):
-    q, k, v = map(self.split, self.parts(x))
-    return self.merge(self.weigh(q @ k.mT * self.scale(q), mask) @ v)
 
 
 def changes_input(self, x, mask=None):
@@ -656,19 +546,6 @@ class KeysFirst(ListOfHeads):
     names, scale = ("key", "query", "value"), E**-0.5
 
 
-class PointwiseAfter(Stacked):
-    """A convolution of kernel size 1 mixes no neighbours, and excuses no leak."""
-
-    weigh = mask_after
-
-    def __init__(self):
-        super().__init__()
-        self.pointwise = nn.Conv1d(E, E, 1)
-
-    def forward(self, x, mask=None):
-        return super().forward(self.pointwise(x.mT).mT, mask)
-
-
 class ShiftAndAfter(Shift):
     """A shift of tokens excuses no mask after the softmax."""
 
@@ -687,7 +564,7 @@ class MaskOfFirstText(Stacked):
     """All texts of a batch get the mask of the first one."""
 
     def hide(self, scores, mask):
-        return super().hide(scores, mask if mask is None else mask[:1])
+        return super().hide(scores, mask[:1])
 
 
 class MaskOfFirstQuery(Stacked):
@@ -706,7 +583,6 @@ class NormedReshape(NormThenPositions):
 FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
     ("normed_reshape", None, NormedReshape),
-    ("pointwise_after", None, PointwiseAfter),
     ("shift_and_after", None, ShiftAndAfter),
     ("rolled", None, Rolled),
     ("first_text", None, MaskOfFirstText),
@@ -718,22 +594,26 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("reshape", "reshape without transpose", split=cut_text),
     wrong("merge", "merge without transpose", merge=glue),
     wrong("both", "split and merge without transpose", split=cut_text, merge=glue),
-    wrong("over_queries", "softmax over the wrong axis", softmax=over(-2)),
-    wrong("over_heads", "softmax over the heads", softmax=over(1)),
-    wrong("one_ahead", None, weigh=corner(2)),
-    wrong("not_itself", None, weigh=corner(0)),
+    wrong(
+        "over_queries",
+        "softmax over the wrong axis",
+        softmax=lambda self, s: s.softmax(-2),
+    ),
+    wrong("over_heads", "softmax over the heads", softmax=lambda self, s: s.softmax(1)),
+    wrong("one_ahead", None, weigh=hiding(lambda s: torch.ones_like(s).triu(2))),
+    wrong("not_itself", None, weigh=hiding(lambda s: torch.ones_like(s).triu())),
     wrong("drops_in_eval", None, weigh=drops_in_eval),
     wrong("no_maximum", None, softmax=no_maximum),
     wrong("after", "mask after the softmax", weigh=mask_after),
-    wrong("minus_three", None, hide=hide_by(lambda s, m: s.masked_fill(~m, -3.0))),
-    wrong("zeros_masked", None, hide=hide_by(zeros_shown)),
-    wrong("hides_queries", None, hide=hide_by(lambda s, m: s.masked_fill(~m.mT, LOW))),
+    wrong("minus_three", None, hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
+    wrong("zeros_masked", None, hide=zeros_shown),
+    wrong("hides_queries", None, hide=lambda self, s, m: s.masked_fill(~m.mT, LOW)),
     wrong("times_triangle", "scores times mask", weigh=times_triangle),
-    wrong("times_mask", "scores times mask", hide=hide_by(lambda s, m: s * m)),
+    wrong("times_mask", "scores times mask", hide=lambda self, s, m: s * m),
     wrong("changes_input", None, forward=changes_input),
     wrong("by_text", None, forward=by_text),
     wrong("across_batch", None, forward=across_batch),
     wrong("keys_as_values", "w_q, w_k and w_v in other roles", parts=keys_as_values),
-    wrong("no_out", "no output projection", forward=no_out),
+    wrong("no_out", "no output projection", forward=Stacked.attend),
     wrong("no_softmax", "no softmax", softmax=lambda self, x: x),
 ]
