@@ -16,8 +16,8 @@ LATER = ~CAUSAL | np.diag((~CAUSAL).sum(1) > 1)
 def who_sees_whom(ax):
     """Map of the transformer, lesson 12: right shapes prove nothing. Layers A and B
     both turn 2 × 8 × 64 into 2 × 8 × 64. Then one token at a time is changed, here cat
-    into dog: which outputs move? In A, those of the token and of later ones: A is
-    causal. B has a fault that stood for two years in a public benchmark: each token
+    into dog: which outputs move? In A, the outputs of dog and of later tokens move: A
+    is causal. B has a fault that stood for two years in a public benchmark: each token
     attends only to later tokens. Each output also depends on its own token, through the
     query. In B, the last two tokens are exceptions: warm can attend only to mat, so the
     weight is 1 for every query, and mat can attend to nothing.
