@@ -235,7 +235,7 @@ def _shift(ax, x):
 def recap_05():
     """Three places for positions, in matrices. Place 1: rows of a table (6 × 8) are
     added to the embeddings (6 × 8). Place 2: queries and keys (2 heads × 6 × 4) are
-    rotated, each pair of features by an angle of its own (6 × 2). Place 3: a bias
+    rotated, with an angle for each position and pair (6 × 2). Place 3: a bias
     (1 × 2 × 6 × 6) is added to the scores (2 × 6 × 6). T5 learns it in a table (32
     buckets × 2 heads); ALiBi computes it from 2 slopes, one for each head.
     """
