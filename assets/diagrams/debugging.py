@@ -89,9 +89,9 @@ def recap_12():
     numbers). Same numbers: with the same weights, a right layer gives the same
     numbers (not seen: inputs not tried). Six tests can accuse a right
     layer. Order does so if the layer has a causal mask or positions inside. Equal
-    tokens does so if positions are added inside, or if some weight goes to no token.
+    tokens does so if positions are added inside, or if one more key is no token.
     No leak and padding do so if True hides in the layer's mask. Same numbers does so
-    if the weights have another layout, and batch if the length comes first.
+    if the weights have another layout, and batch if x is (length, batch, features).
     """
     ax = ground(5.85)
     heads = ("test", "input", "must come out", "cannot see")
@@ -113,10 +113,10 @@ def recap_12():
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
     note = "Six tests can accuse a right layer: “order” if it has a causal mask or "
-    note += "positions inside, “equal tokens” if positions\nare added inside or some "
-    note += "weight goes to no token, “no leak” and “padding” if True hides in its "
+    note += "positions inside, “equal tokens” if positions\nare added inside or one "
+    note += "more key is no token, “no leak” and “padding” if True hides in its "
     note += "mask,\n“same numbers” for another layout, "
-    note += "and “batch” if the length comes first."
+    note += "and “batch” if x is (length, batch, features)."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 
