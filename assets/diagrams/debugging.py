@@ -87,7 +87,7 @@ def recap_12():
     a text gives the same alone and in a batch (not seen: what is wrong in both).
     Large scores: with very large inputs, the output is finite (not seen: wrong
     numbers). Same numbers: with the same weights, a right layer gives the same
-    numbers (not seen: inputs not tried). Six tests can accuse a right
+    numbers (not seen: inputs not tried). In float32, six tests can accuse a right
     layer. Order does so if the layer has a causal mask or positions inside. Equal
     tokens does so if positions are added inside, or if one more key is no token.
     No leak and padding do so if True hides in the layer's mask. Same numbers does so
@@ -112,11 +112,11 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "Six tests can accuse a right layer: “order” if it has a causal mask or "
-    note += "positions inside, “equal tokens” if positions\nare added inside or one "
-    note += "more key is no token, “no leak” and “padding” if True hides in its "
-    note += "mask,\n“same numbers” for another layout, "
-    note += "and “batch” if x is (length, batch, features)."
+    note = "In float32, six tests can accuse a right layer: “order” if it has a "
+    note += "causal mask or positions inside,\n“equal tokens” if positions are added "
+    note += "inside or one more key is no token, “no leak” and “padding” if True\n"
+    note += "hides in its mask, “same numbers” for another layout, and “batch” if x is "
+    note += "(length, batch, features)."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 
