@@ -87,11 +87,12 @@ def recap_12():
     a text gives the same alone and in a batch (not seen: what is wrong in both).
     Large scores: with very large inputs, the output is finite (not seen: wrong
     numbers). Same numbers: with the same weights, a right layer gives the same
-    numbers (not seen: inputs not tried). In float32, six tests can accuse a right
+    numbers (not seen: inputs not tried). Seven tests can accuse a right
     layer. Order does so if the layer has a causal mask or positions inside. Equal
     tokens does so if positions are added inside, or if one more key is no token.
     No leak and padding do so if True hides in the layer's mask. Same numbers does so
     if the weights have another layout, and batch if x is (length, batch, features).
+    Large scores does so in float16, whose largest number is 65,504.
     """
     ax = ground(5.85)
     heads = ("test", "input", "must come out", "cannot see")
@@ -112,11 +113,11 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "In float32, six tests can accuse a right layer: “order” if it has a "
-    note += "causal mask or positions inside,\n“equal tokens” if positions are added "
-    note += "inside or one more key is no token, “no leak” and “padding” if True\n"
-    note += "hides in its mask, “same numbers” for another layout, and “batch” if x is "
-    note += "(length, batch, features)."
+    note = "Seven tests can accuse a right layer: “order” if it has a causal mask or "
+    note += "positions inside, “equal tokens” if\npositions are added inside or one "
+    note += "more key is no token, “no leak” and “padding” if True hides in its mask, "
+    note += "“same\nnumbers” for another layout, “batch” if x is (length, batch, "
+    note += "features), and “large scores” in float16."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 

@@ -4,7 +4,8 @@ Sixteen texts, of each the first 512 tokens: eight of Python's help(), which are
 here, and eight stories and dialogues, which were written for this course. The loss of
 each token is a mean over three kinds: *pair*, which completes a pair of tokens that
 stood before in this text; *token*, which stood before, but not after this token; *new*.
-It is also a mean over places in the text. Left out are: nothing; the eight induction
+It is also a mean over places in the text. *short* is the loss of the late tokens if the
+text begins only at token 360. Left out are: nothing; the eight induction
 heads of the lesson; and sixteen draws of eight other heads, as many of each layer.
 """
 
@@ -22,6 +23,7 @@ from utils.recording import ablate, recorded
 LENGTH, BIN, DRAWS = 512, 32, 16
 KINDS = "pair", "token", "new"
 EARLY, LATE = slice(40, 81), slice(400, LENGTH)  # positions, counted from 0
+CUT = 360  # where the short text begins
 LEFT_OUT = {
     "nothing": [],
     "the eight": INDUCTION,
@@ -29,7 +31,7 @@ LEFT_OUT = {
 }
 FIRST = 17  # the first layer of these heads
 KEY = ("text", "without", "instead")
-MARGIN = dict.fromkeys((*KINDS, "early", "late", "by place"), 0.02)
+MARGIN = dict.fromkeys((*KINDS, "early", "late", "short", "by place"), 0.02)
 
 
 def texts_of(stored: dict) -> dict[str, dict[str, str]]:
@@ -57,8 +59,8 @@ class Reader:
 
     @torch.no_grad()
     def __init__(self, model, encoded: list[list[int]]):
-        self.model, self.mask = model, causal_mask(LENGTH, LENGTH)
-        self.texts, self.states = torch.tensor(encoded), []  # (texts, 512)
+        self.model, self.mask = model, causal_mask(len(encoded[0]))
+        self.texts, self.states = torch.tensor(encoded), []  # (texts, length)
         for ids in self.texts:
             with recorded(model, f"blocks.{FIRST - 1}") as seen:
                 model(ids[None])
@@ -66,7 +68,7 @@ class Reader:
 
     @torch.no_grad()
     def losses(self, heads: list[str]) -> torch.Tensor:
-        """Return the loss (texts, 511) of each token but the first, without heads."""
+        """Return the loss (texts, length - 1) of each token but the first."""
         found = []
         for ids, x in zip(self.texts, self.states):
             with ablate(self.model, by_layer(heads)):
@@ -77,7 +79,13 @@ class Reader:
         return torch.stack(found)
 
 
-def row(reader: Reader, text: str, without: str) -> dict:
+def readers(model, encoded: list[list[int]]) -> tuple[Reader, Reader]:
+    """Return a reader of whole texts, and one of the same texts from CUT on."""
+    whole = [ids[:LENGTH] for ids in encoded]
+    return Reader(model, whole), Reader(model, [ids[CUT:] for ids in whole])
+
+
+def row(reader: Reader, short: Reader, text: str, without: str) -> dict:
     """Return a row of the study: for each text, mean losses of kinds and of places."""
     heads = LEFT_OUT[without]
     losses = reader.losses(heads)  # (texts, 511)
@@ -89,6 +97,8 @@ def row(reader: Reader, text: str, without: str) -> dict:
         found[kind] = torch.stack([loss[where].mean() for loss, where in pairs])
     at = F.pad(losses, (1, 0), value=torch.nan)  # (texts, 512): by their position
     found |= {"early": at[:, EARLY].mean(1), "late": at[:, LATE].mean(1)}
+    late = LATE.stop - LATE.start  # the number of these tokens
+    found["short"] = short.losses(heads)[:, -late:].mean(1)
     found["by place"] = at.unflatten(1, (-1, BIN)).nanmean(2)  # (texts, 16)
     return rounded(found, 3)
 
@@ -99,8 +109,8 @@ def study() -> dict:
     stored = {"help": help_texts(tokenizer, LENGTH)}
     rows = []
     for text, each in texts_of(stored).items():
-        reader = Reader(model, [tokenizer.encode(x)[:LENGTH] for x in each.values()])
-        rows += [row(reader, text, without) for without in LEFT_OUT]
+        both = readers(model, [tokenizer.encode(x) for x in each.values()])
+        rows += [row(*both, text, without) for without in LEFT_OUT]
     return {**about(), **stored, "runs": rows}
 
 
@@ -117,6 +127,6 @@ def again(stored: dict) -> list[dict]:
     (model, tokenizer), rows = load_smollm2(), []
     for text, each in texts_of(stored).items():
         first = next(iter(each.values()))
-        reader = Reader(model, [tokenizer.encode(first)[:LENGTH]])
-        rows.append(row(reader, text, "the eight"))
+        both = readers(model, [tokenizer.encode(first)])
+        rows.append(row(*both, text, "the eight"))
     return rows
