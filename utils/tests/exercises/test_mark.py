@@ -16,7 +16,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="its limits are Linux
 COMMAND = """
 from utils.exercises import mark
 if __name__ == "__main__":
-    mark.SECONDS = 20
+    mark.SECONDS = 10
     mark.main()
 """
 SOFTMAX = "def softmax(scores):\n    BODY\n    return scores.softmax(-1)\n\n"
@@ -96,7 +96,7 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
     "interrupt": ([solved("1.1"), soft("raise KeyboardInterrupt")], "unmarked",
                   "solved", "its process ended: exit code 1, while marking 1.4"),
     "a loop": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
-              "unmarked", "solved", "it was stopped after 20 seconds, while marking"),
+              "unmarked", "solved", "it was stopped after 10 seconds, while marking"),
 }  # fmt: skip
 
 
