@@ -89,7 +89,7 @@ def recap_12():
     numbers). Same numbers: with the same weights, a right layer gives the same
     numbers (not seen: inputs not tried). Seven tests can accuse a right
     layer. Order does so if the layer has a causal mask or positions inside. Equal
-    tokens does so if positions are added inside, or if one more key is no token.
+    tokens does so if positions are added inside, or a key that comes from no token.
     No leak and padding do so if True hides in the layer's mask. Same numbers does so
     if the weights have another layout, and batch if x is (length, batch, features).
     Large scores does so in float16, whose largest number is 65,504.
@@ -114,10 +114,10 @@ def recap_12():
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
     note = "Seven tests can accuse a right layer: “order” if it has a causal mask or "
-    note += "positions inside, “equal tokens” if\npositions are added inside or one "
-    note += "more key is no token, “no leak” and “padding” if True hides in its mask, "
-    note += "“same\nnumbers” for another layout, “batch” if x is (length, batch, "
-    note += "features), and “large scores” in float16."
+    note += "positions inside, “equal tokens” if\npositions are added inside, or a key "
+    note += "from no token, “no leak” and “padding” if True hides in its mask, “same\n"
+    note += "numbers” for another layout, “batch” if x is (length, batch, features), "
+    note += "and “large scores” in float16."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 
