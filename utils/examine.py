@@ -72,6 +72,7 @@ HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every
 ON_PURPOSE = {
     "no scale": "T5 and GPT-Neo leave it out on purpose: is it meant?",
     "divided by head_dim": "models in μP do it on purpose: is it meant?",
+    "every num_heads-th feature": "SuperGlue does it on purpose: is it meant?",
 }
 
 
@@ -196,7 +197,10 @@ def _examined(layer, embed_dim: int, num_heads: int, call) -> Report:
 
 def parameters(layer: nn.Module) -> tuple[list[str], list[str], bool]:
     """Return the inputs that a layer needs, its masks, and whether it needs a mask."""
-    known = inspect.signature(layer.forward).parameters
+    try:
+        known = inspect.signature(layer.forward).parameters
+    except ValueError:  # a layer of torch.jit.script
+        return [], [], False
     needed = [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
     masks = [name for name in known if "mask" in name]
     masks.sort(key=lambda name: name not in ("mask", "attn_mask"))
@@ -213,6 +217,13 @@ def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
     return layer(*inputs, **{masks[0]: mask}) if masks else layer(*inputs, mask)
 
 
+def copied(layer: nn.Module) -> nn.Module:
+    """Return a copy; what the layer keeps of an earlier run is detached in it."""
+    kept = (x for module in layer.modules() for x in vars(module).values())
+    kept = (x for x in kept if isinstance(x, Tensor) and x.grad_fn is not None)
+    return copy.deepcopy(layer, {id(x): x.detach().clone() for x in kept})
+
+
 class Probe:
     """A copy of a layer, as a function of tokens, and what was seen of it.
 
@@ -222,14 +233,14 @@ class Probe:
     """
 
     def __init__(self, layer, embed_dim: int, num_heads: int, call: Callable | None):
-        self.layer, self.dtype = copy.deepcopy(layer).double(), torch.float64
+        self.layer, self.dtype = copied(layer).double(), torch.float64
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False
         self.mistake = self.reading = None
         self.x = self.text(3, LENGTH)
         if self.tried(self.x) is None:  # a part may be in single precision
-            self.layer, self.dtype = copy.deepcopy(layer).float(), torch.float32
+            self.layer, self.dtype = copied(layer).float(), torch.float32
         try:
             self.output = self.run(self.x)
         except Exception as error:
@@ -484,7 +495,7 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
     for text, (ok, known) in PATTERNS.items():
         if torch.equal(sees & OTHERS, known & OTHERS):
             if ok and not known[0, 1:].any() and not sees[0, 0]:
-                return False, "each token sees earlier ones, but not itself"
+                return None, "each sees earlier tokens, but not itself: is it meant?"
             return ok, text
     return None, "an unusual pattern: is it meant?"
 
@@ -583,6 +594,8 @@ def masks(p: Probe):
         return meant("a hidden token reaches its neighbours", who, fault)
     if len(inputs) == 2 and not p.own_call:
         return None, f"{one}: perhaps another mask hides it in the second input"
+    if not (names or p.own_call):
+        return None, f"what is given as a second input {did}: is it a mask?"
     return False, f"no mask hides a token exactly: {one}"
 
 
@@ -606,14 +619,18 @@ def masks_that_hide(p: Probe):
 
 def mask_per_text(p: Probe):
     """Test whether each text of a batch gets its own mask."""
-    exact = (way for way, did in p.masked.items() if did == EXACTLY)
-    if not (way := next((way for way in exact if "batch" in way[1]), None)):
-        return None
-    mask, other = made(way, p.hide), made(way, p.hide.roll(1, dims=1))
-    alone = p.tried(p.x[1:2], mask)
-    each = p.tried(p.x, torch.cat([other, mask, other]))
-    ok = alone is None or each is None or p.same(each[1:2], alone)
-    return None if ok else (False, "a text does not get its own mask in a batch")
+    exact = [way for way, did in p.masked.items() if did == EXACTLY]
+    exact = [way for way in exact if "batch" in way[1]]
+    for way in exact:
+        mask, other = made(way, p.hide), made(way, p.hide.roll(1, dims=1))
+        alone = p.tried(p.x[1:2], mask)
+        each = p.tried(p.x, torch.cat([other, mask, other]))
+        if alone is None or each is None or p.same(each[1:2], alone):
+            continue
+        if way == exact[0]:
+            return False, "a text does not get its own mask in a batch"
+        return None, f"a text does not get its own mask in shape {way[1]}: is it meant?"
+    return None
 
 
 def scores_of_zero(p: Probe):
@@ -664,13 +681,34 @@ def large_scores(p: Probe):
     return either(lost == 0, "they give numbers", text)
 
 
+def gradients(p: Probe):
+    """Test whether the gradient of the input is the slope of the outputs."""
+    x, step = p.text(1, LENGTH), 1e-6 * p.text(1, LENGTH)
+    weights, (more, less) = p.text(1, LENGTH), (p.tried(x + step), p.tried(x - step))
+    with torch.enable_grad():
+        output = p.tried(leaf := x.clone().requires_grad_())
+        if p.exact > 1e-9 or output is None or more is None or less is None:
+            return None
+        found = None
+        if output.requires_grad:
+            (found,) = torch.autograd.grad((output * weights).sum(), leaf)
+    slope = ((more - less) * weights).sum() / 2
+    terms = torch.zeros(1) if found is None else found * step
+    if (slope - terms.sum()).abs() < 1e-4 * (slope.abs() + terms.abs().sum()):
+        return None
+    return None, "its gradient is not the slope of its output (detach?): is it meant?"
+
+
 def dropout(p: Probe):
     """See what is dropped in training."""
     p.layer.train()
     first, second = p.tried(p.x), p.tried(p.x)
     p.layer.eval()
-    if first is None or second is None or torch.equal(first, second):
+    if first is None or second is None:
         return None
+    if torch.equal(first, second):
+        other = "in training mode it gives other numbers: is it meant?"
+        return None if p.same(first, p.output) else (None, other)
     on_outputs = (first == 0).double().mean() > 0.01
     where = "on the outputs" if on_outputs else "inside, such as on the weights"
     return None, f"in training mode: {where}"
@@ -690,6 +728,13 @@ def numbers(p: Probe):
             p.reading = plain
             if not p.same(reference(p.x, each, heads, p.sees), p.output, SINGLE):
                 return None, "equal but for the biases: they are added elsewhere"
+            long, all_keys = p.text(1, 70), torch.ones(70, 70, dtype=torch.bool)
+            shown = all_keys.tril() if names == [", causal"] else all_keys
+            found = p.tried(long, layer=p.bare) if names else None
+            wanted = reference(long, plain, heads, shown)
+            if found is not None and not p.same(wanted, found, SINGLE):
+                text = "equal for 8 tokens, and not for 70. Is there a window?"
+                return None, text
             pattern = names[0] if names else ", with its pattern"
             equal = f"{each.layout}, {heads} heads{pattern}: softmax(QKᵀ/√d)V"
             return each.ok, equal + each.but
@@ -752,6 +797,7 @@ CHECKS = {
     "scores of 0": scores_of_zero,
     "empty rows": empty_rows,
     "large scores": large_scores,
+    "gradients": gradients,
     "dropout": dropout,
 }
 

@@ -574,6 +574,56 @@ class MaskOfFirstQuery(Stacked):
         return super().forward(x, mask if mask is None else mask[..., :1, :])
 
 
+class EveryFourthFeature(Stacked):
+    """Head h has the features h, h + 4, …, as in SuperGlue."""
+
+    def split(self, x):
+        return x.unflatten(-1, (-1, self.num_heads)).permute(0, 3, 1, 2)
+
+    def merge(self, heads):
+        return heads.permute(0, 2, 3, 1).flatten(2)
+
+
+class Temperature(Stacked):
+    """A second input that is no mask."""
+
+    def forward(self, x, temperature=1.0):
+        self.temperature = temperature
+        return super().forward(x)
+
+    def softmax(self, scores):
+        return super().softmax(scores / self.temperature)
+
+
+class SeesMoreInTraining(Stacked):
+    """It leaks in training alone."""
+
+    def weigh(self, scores, mask):
+        scores = scores if self.training else scores + torch.triu(scores + LOW, 1)
+        return super().weigh(scores, mask)
+
+
+class FirstMaskForAll(Stacked):
+    """Of a mask for each text without an axis of heads, the first is taken."""
+
+    def hide(self, scores, mask):
+        return super().hide(scores, mask[:1, None] if mask.dim() == 3 else mask)
+
+
+class InBlocks(Stacked):
+    """Each block of 16 tokens is a text of its own."""
+
+    def attend(self, x, mask=None):
+        return torch.cat([super(InBlocks, self).attend(y) for y in x.split(16, 1)], 1)
+
+
+class Detached(Stacked):
+    """No gradient reaches queries and keys."""
+
+    def softmax(self, scores):
+        return super().softmax(scores.detach())
+
+
 class NormedReshape(NormThenPositions):
     """Neither norms nor positions hide that tokens are mixed up."""
 

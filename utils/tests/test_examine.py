@@ -18,14 +18,20 @@ from utils.tests.layers_right_and_wrong import (
     RIGHT,
     AddedPositions,
     D,
+    Detached,
     E,
+    EveryFourthFeature,
+    FirstMaskForAll,
     H,
+    InBlocks,
     MaskOfFirstQuery,
     RelativeShift,
     ScaleInSingle,
+    SeesMoreInTraining,
     Separate,
     SingleTable,
     Stacked,
+    Temperature,
     TwoLayers,
 )
 
@@ -244,26 +250,41 @@ def scaled_by(scale, kind):
     return type(kind.__name__, (kind,), {"scale": lambda self, q: scale})()
 
 
+def has_run():
+    """Return a layer that keeps its last weights, and has run."""
+    layer = Stacked()
+    layer.weights = layer(torch.randn(1, 3, E))
+    return layer
+
+
 FAULT = {name: kind for name, _, kind in FAULTS}
 IN_SHAPES = "but in shape (length, length) or (batch, 1, length, length) it hides"
+NO_SCALE_AND_MASKS = "no scale, mask, mask per text"
 SAID = [  # layer, what its report says, what it does not say
     (FAULT["drops_in_eval"], "calls differ in eval mode", "batch"),
     (FAULT["by_text"], "something else in a batch than alone", "mask"),
     (FAULT["later_only"], "is the mask inverted?", "grows"),
-    (FAULT["not_itself"], "earlier ones, but not itself", "sees itself"),
+    (FAULT["not_itself"], "earlier tokens, but not itself", "sees itself"),
     (FAULT["after"], 'of the kind "True shows" leaves a trace', "seen, though"),
     (roles_exchanged, "other roles than their names", "wrong"),
     (partial(Stacked, E, 1), "equal with 1 head(s): is num_heads right?", "could not"),
     (partial(Stacked, E, 2), "equal with 2 head(s): is num_heads right?", "could not"),
     (partial(Stacked, E, 6), "equal with 6 head(s): is num_heads right?", "could not"),
     (MaskOfFirstQuery, IN_SHAPES, "wrong"),
-    (partial(scaled_by, 1.0, MaskOfFirstQuery), meant("no scale, mask"), "wrong"),
+    (partial(scaled_by, 1.0, MaskOfFirstQuery), meant(NO_SCALE_AND_MASKS), "wrong"),
     (TwoLayers, "hides exactly", "meant"),
     (table_of_zeros, "pos_embedding is 0, and not tried", "wrong"),
     (ScaleInSingle, "softmax(QKᵀ/√d)V", "single"),
     (SingleTable, "it runs in single precision only", "could not"),
     (partial(scaled_by, E**-0.5, SingleTable), "mistake: √embed_dim", "could not"),
     (grouped_without_scale, meant("no scale"), "wrong"),
+    (has_run, "softmax(QKᵀ/√d)V", "meant"),
+    (EveryFourthFeature, meant("every num_heads-th feature"), "wrong"),
+    (Temperature, "a second input hides something else: is it a mask?", "wrong"),
+    (SeesMoreInTraining, "in training mode it gives other numbers", "wrong"),
+    (FirstMaskForAll, meant("mask per text"), "wrong"),
+    (InBlocks, "equal for 8 tokens, and not for 70", "could not"),
+    (Detached, meant("gradients"), "wrong"),
 ]
 
 
