@@ -223,7 +223,7 @@ SUMS = [
 
 @trials("12.2", gradients=False)
 def weighted_means():
-    options = [(1.0, 1.0, 0.0), (0.02, 1.0, 0.0), (1.0, 2.0, 0.5)]
+    options = [(1.0, 1.0, 0.0), (0.002, 1.0, 0.0), (1.0, 2.0, 0.5)]
     for number, kind in enumerate([Layer, EXACT, *UNUSUAL, *RESHAPES, *SUMS]):
         for seed, each in enumerate(options):
             yield {"layer": kind(10 * number + seed, *each)}
