@@ -239,8 +239,12 @@ class Probe:
         self.length_first = getattr(layer, "batch_first", True) is False
         self.mistake = self.reading = None
         self.x = self.text(3, LENGTH)
-        if self.tried(self.x) is None:  # a part may be in single precision
-            self.layer, self.dtype = copied(layer).float(), torch.float32
+        in_double = self.tried(self.x) is not None
+        if not (in_double and self.adds()):  # a part or a mask may be in single
+            double, self.layer = self.layer, copied(layer).float()
+            self.dtype = torch.float32
+            if in_double and not self.adds():
+                self.layer, self.dtype = double, torch.float64
         try:
             self.output = self.run(self.x)
         except Exception as error:
@@ -279,6 +283,11 @@ class Probe:
             return self.run(x, mask, layer)
         except Exception:
             return None
+
+    def adds(self) -> bool:
+        """Whether the layer takes a mask that is added, in some shape."""
+        masks = (made(("-inf is added", shape), HIDE) for shape in SHAPES)
+        return any(self.tried(self.x, mask) is not None for mask in masks)
 
     def text(self, *size: int) -> Tensor:
         """Return random tokens (*size, embed_dim)."""
@@ -520,10 +529,9 @@ def equal_tokens(p: Probe):
     ends = torch.stack([y[0, -1] for y in outputs])  # of 1, 2, 4, … tokens
     steps = ends.diff(dim=0).abs().amax(dim=-1)
     last, largest = steps[-1], steps.max()
-    inside = outputs[-1][0, len(outputs[-1][0]) // 4 : -len(outputs[-1][0]) // 4]
-    alike = p.same(inside, inside[:1].expand_as(inside))
-    usual = pattern(p.sees)[0] and (alike or p.shuffles is not False)
-    if usual and last < largest / 2:  # a part falls like 1 / length, or faster
+    if (
+        pattern(p.sees)[0] and last < largest / 2
+    ):  # a part falls like 1 / length, or faster
         who = "a sink, an extra key, a decay or a shift of tokens"
         return meant("they differ less in longer texts", who, "padding that is seen")
     constant = differ_by_a_constant(p)
@@ -534,6 +542,8 @@ def equal_tokens(p: Probe):
         return None, "they differ by something that is added, such as positions"
     if last == largest > p.exact:
         return None, "their output grows: the weights do not sum to 1. Is it meant?"
+    if pattern(p.sees)[0] is None:
+        return None, "they do not give what one gives, in this pattern: is it meant?"
     text = "the weights do not sum to 1, or heads or tokens are mixed up"
     return False, f"they do not give what one gives: {text}"
 
@@ -687,7 +697,9 @@ def gradients(p: Probe):
     weights, (more, less) = p.text(1, LENGTH), (p.tried(x + step), p.tried(x - step))
     with torch.enable_grad():
         output = p.tried(leaf := x.clone().requires_grad_())
-        if p.exact > 1e-9 or output is None or more is None or less is None:
+        if p.exact > 1e-9 or any(y is None for y in (output, more, less)):
+            return None
+        if not output.isfinite().all():
             return None
         found = None
         if output.requires_grad:

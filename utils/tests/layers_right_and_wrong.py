@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from utils import positions
 from utils.positions import sinusoidal
 
 E, H, D = 24, 4, 6
@@ -574,6 +575,40 @@ class MaskOfFirstQuery(Stacked):
         return super().forward(x, mask if mask is None else mask[..., :1, :])
 
 
+class MaskInSingle(Stacked):
+    """Masks are added in single precision alone."""
+
+    def hide(self, scores, mask):
+        if mask.dtype not in (torch.float32, torch.bool):
+            raise TypeError(f"mask is {mask.dtype}")
+        return scores.float() + mask
+
+    def attend(self, x, mask=None):
+        q, k, v = map(self.split, self.parts(x))
+        weights = self.weigh(q @ k.mT * self.scale(q), mask)
+        return self.merge(weights.to(v.dtype) @ v)
+
+
+class SinkInFrontOfRotary(Stacked):
+    """A sink takes a part of the weight; positions are inside."""
+
+    def parts(self, x):
+        q, k, v = super().parts(x)
+        turned = positions.Rotary(D).rotate(self.split(q), self.split(k))
+        return *map(self.merge, turned), v
+
+    def softmax(self, scores):
+        sink = torch.zeros_like(scores[..., :1])
+        return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+class FirstAttends(Stacked):
+    """Token 0 attends to all, and the others pass through, as in CaiT."""
+
+    def forward(self, x, mask=None):
+        return torch.cat([super().forward(x, mask)[:, :1], x[:, 1:]], dim=1)
+
+
 class EveryFourthFeature(Stacked):
     """Head h has the features h, h + 4, …, as in SuperGlue."""
 
@@ -632,7 +667,6 @@ class NormedReshape(NormThenPositions):
 
 FAULTS = [  # name, the known mistake that is named or None, class
     ("keys_first", "√embed_dim", KeysFirst),
-    ("normed_reshape", None, NormedReshape),
     ("shift_and_after", None, ShiftAndAfter),
     ("rolled", None, Rolled),
     ("first_text", None, MaskOfFirstText),
