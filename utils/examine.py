@@ -691,6 +691,23 @@ def large_scores(p: Probe):
     return either(lost == 0, "they give numbers", text)
 
 
+def half_precision(p: Probe):
+    """See whether the numbers stay close in float16, also with a mask."""
+    given = [None, *([made(p.hides, p.hide)] if p.hides else [])]
+    wanted, dtype = [p.run(p.x, mask) for mask in given], p.dtype
+    layer, p.dtype = copied(p.layer).half(), torch.float16
+    found = [p.tried(p.x, mask, layer) for mask in given]
+    p.dtype = dtype
+    if found[0] is None:  # not every operation is there on each device
+        return None
+    if found[-1] is None:
+        return None, "a mask is refused: a fill such as -1e9 does not fit float16"
+    for a, b in zip(found, wanted):
+        if b.isfinite().all() and not (a - b).abs().max() < 0.05 * b.abs().max():
+            return None, "its numbers are not those of double precision: is it meant?"
+    return None
+
+
 def gradients(p: Probe):
     """Test whether the gradient of the input is the slope of the outputs."""
     x, step = p.text(1, LENGTH), 1e-6 * p.text(1, LENGTH)
@@ -809,6 +826,7 @@ CHECKS = {
     "scores of 0": scores_of_zero,
     "empty rows": empty_rows,
     "large scores": large_scores,
+    "half precision": half_precision,
     "gradients": gradients,
     "dropout": dropout,
 }
