@@ -673,6 +673,9 @@ def empty_rows(p: Probe):
         text = "the mean of all tokens, also of hidden ones"
     else:  # such as its own token, by a residual connection
         return None
+    found = slope(p, p.x, p.text(3, LENGTH), mask)
+    lost = text != "NaN" and found is not None and found.isnan().any()
+    text += ", and NaN as a gradient" if lost else ""
     return None, f"a query that may see nothing gives {text}"
 
 
@@ -708,22 +711,24 @@ def half_precision(p: Probe):
     return None
 
 
+def slope(p: Probe, x: Tensor, weights: Tensor, mask=None) -> Tensor | None:
+    """Return the gradient of the weighted outputs at x; zeros if none arrives."""
+    with torch.enable_grad():
+        output = p.tried(leaf := x.clone().requires_grad_(), mask)
+        if output is None or not output.requires_grad:
+            return None if output is None else torch.zeros_like(x)
+        return torch.autograd.grad((output * weights).sum(), leaf)[0]
+
+
 def gradients(p: Probe):
     """Test whether the gradient of the input is the slope of the outputs."""
-    x, step = p.text(1, LENGTH), 1e-6 * p.text(1, LENGTH)
-    weights, (more, less) = p.text(1, LENGTH), (p.tried(x + step), p.tried(x - step))
-    with torch.enable_grad():
-        output = p.tried(leaf := x.clone().requires_grad_())
-        if p.exact > 1e-9 or any(y is None for y in (output, more, less)):
-            return None
-        if not output.isfinite().all():
-            return None
-        found = None
-        if output.requires_grad:
-            (found,) = torch.autograd.grad((output * weights).sum(), leaf)
-    slope = ((more - less) * weights).sum() / 2
-    terms = torch.zeros(1) if found is None else found * step
-    if (slope - terms.sum()).abs() < 1e-4 * (slope.abs() + terms.abs().sum()):
+    x, step, weights = p.text(1, LENGTH), 1e-6 * p.text(1, LENGTH), p.text(1, LENGTH)
+    more, less, found = p.tried(x + step), p.tried(x - step), slope(p, x, weights)
+    if p.exact > 1e-9 or any(y is None or y.isnan().any() for y in (found, more, less)):
+        return None
+    change = ((more - less) * weights).sum() / 2
+    terms = found * step
+    if (change - terms.sum()).abs() < 1e-4 * (change.abs() + terms.abs().sum()):
         return None
     return None, "its gradient is not the slope of its output (detach?): is it meant?"
 

@@ -609,6 +609,16 @@ class FirstAttends(Stacked):
         return torch.cat([super().forward(x, mask)[:, :1], x[:, 1:]], dim=1)
 
 
+class ZerosPaintedOver(Stacked):
+    """Where nothing is seen, NaN is replaced by 0, and its gradient is NaN."""
+
+    def hide(self, scores, mask):
+        return scores + torch.zeros_like(scores).masked_fill(~mask, LOW)
+
+    def softmax(self, scores):
+        return super().softmax(scores).nan_to_num(0.0)
+
+
 class OverflowsInHalf(Stacked):
     """Numbers on the way are too large for float16."""
 

@@ -38,6 +38,7 @@ from utils.tests.layers_right_and_wrong import (
     Stacked,
     Temperature,
     TwoLayers,
+    ZerosPaintedOver,
 )
 
 TORCH = {
@@ -293,6 +294,7 @@ SAID = [  # layer, what its report says, what it does not say
     (MaskInSingle, "-inf is added", "wrong"),
     (Separate, "a fill such as -1e9 does not fit float16", "meant"),
     (OverflowsInHalf, meant("half precision"), "wrong"),
+    (ZerosPaintedOver, "gives zeros, or the bias of the output, and NaN as", "meant"),
     (SinkInFrontOfRotary, meant("equal tokens"), "wrong"),
     (FirstAttends, meant("who sees whom, equal tokens"), "wrong"),
     (NormedReshape, meant("equal tokens"), "wrong"),
