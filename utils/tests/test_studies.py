@@ -75,8 +75,9 @@ RUNS = {
         *product(["language model"], named(30, 9))]),
     "rollout": (17, "encoder, seed", lambda s: [
         ("trained", None), *product(s.KINDS, s.SEEDS)]),
-    "sliding_window": (8, "what, texts, keys", lambda s: product(
-        ["mask"], s.LENGTH, s.MASKS)),
+    "sliding_window": (14, "what, texts, keys", lambda s: [
+        *product(["mask"], s.LENGTH, s.MASKS),
+        *product(["rolling cache"], s.LENGTH, s.CACHES)]),
     "smollm2": (270, "head", lambda s: product(named(30, 9))),
     "smollm2_controls": (1, "control", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
