@@ -127,4 +127,5 @@ def again(stored: dict) -> list[dict]:
     model, tokenizer = load_smollm2()
     ids = ids_of(tokenizer, stored["texts"][:1])
     rows = [masked(model, ids, kind, "last 128") for kind in LENGTH]
-    return rows + [rolled(model, ids, kind, "first and last 63") for kind in LENGTH]
+    caches = "first and last 63", "last 64"
+    return rows + [rolled(model, ids, kind, keys) for kind in LENGTH for keys in caches]

@@ -589,24 +589,16 @@ class MaskInSingle(Stacked):
         return self.merge(weights.to(v.dtype) @ v)
 
 
-class SinkInFrontOfRotary(Stacked):
-    """A sink takes a part of the weight; positions are inside."""
+class RotaryMerge(Stacked):
+    """Heads are merged without a transpose, and positions are inside."""
 
     def parts(self, x):
         q, k, v = super().parts(x)
         turned = positions.Rotary(D).rotate(self.split(q), self.split(k))
-        return *map(self.merge, turned), v
+        return *map(super().merge, turned), v
 
-    def softmax(self, scores):
-        sink = torch.zeros_like(scores[..., :1])
-        return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
-
-
-class FirstAttends(Stacked):
-    """Token 0 attends to all, and the others pass through, as in CaiT."""
-
-    def forward(self, x, mask=None):
-        return torch.cat([super().forward(x, mask)[:, :1], x[:, 1:]], dim=1)
+    def merge(self, heads):
+        return heads.reshape(len(heads), heads.shape[2], -1)
 
 
 class ZerosPaintedOver(Stacked):
@@ -683,6 +675,8 @@ class NormedReshape(NormThenPositions):
 
 
 FAULTS = [  # name, the known mistake that is named or None, class
+    ("normed_reshape", None, NormedReshape),
+    ("rotary_merge", None, RotaryMerge),
     ("keys_first", "√embed_dim", KeysFirst),
     ("shift_and_after", None, ShiftAndAfter),
     ("rolled", None, Rolled),
