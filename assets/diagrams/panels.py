@@ -78,8 +78,8 @@ def several_heads(ax):
 
 def pytorch(ax):
     """Map of the transformer, lesson 03: the course's MultiHeadAttention and PyTorch's
-    nn.MultiheadAttention. The values of 4 projections are copied from one to the other,
-    and both then give the same output.
+    nn.MultiheadAttention. The weights and biases of 4 projections are copied from one
+    to the other, and both then give the same output.
     """
     for x, whose, name in (
         (0.2, "the course's layer", "MultiHeadAttention"),
