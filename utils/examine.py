@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.exercises.known_layers import known_mistakes, readings, reference
+from utils.positions import LAYOUTS
 
 LENGTH = 8  # tokens of the texts that are tried
 SINGLE = 1e-6  # how exactly numbers agree: a scale may be in single precision
@@ -519,11 +520,14 @@ def order(p: Probe):
 def equal_tokens(p: Probe):
     """Test whether equal tokens give what one of them gives.
 
-    They do if the weights of each query sum to 1, and nothing else is mixed.
+    They do if the weights of each query sum to 1, and nothing else is mixed. A token
+    that the layer passes on as it is (CaiT) is left out.
     """
-    outputs = of_equal(p, p.text(1, 1))
+    token = p.text(1, 1)
+    outputs = of_equal(p, token)
     if len(outputs) < 3:
         return None
+    outputs[1:] = [y.where(y != token, outputs[0]) for y in outputs[1:]]
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
         return True, "they give what one gives: weights always have the same sum"
     ends = torch.stack([y[0, -1] for y in outputs])  # of 1, 2, 4, … tokens
@@ -535,6 +539,9 @@ def equal_tokens(p: Probe):
     if usual and last < largest / 2:  # a part falls like 1 / length, or faster
         who = "a sink, an extra key, a decay or a shift of tokens"
         return meant("they differ less in longer texts", who, "padding that is seen")
+    if in_their_heads(p):
+        who, fault = "a sink, or positions in the values,", "a weight that is lost"
+        return meant("values stay in their heads, some smaller or turned", who, fault)
     constant = differ_by_a_constant(p)
     if constant is None:
         text = "and their size hardly counts: positions after a norm, or tokens mixed?"
@@ -552,6 +559,32 @@ def of_equal(p: Probe, token: Tensor, layer=None) -> list[Tensor]:
     texts = (token.repeat(1, 2**n, 1) for n in range(9))
     outputs = (p.tried(x, layer=layer) for x in texts)
     return [*takewhile(lambda y: y is not None, outputs)]
+
+
+def in_their_heads(p: Probe) -> bool:
+    """Whether each head gives the value of equal tokens, perhaps smaller or turned.
+
+    A sink makes it smaller, and RoPE in the values turns pairs of features: no pair
+    gets larger. A wrong split or merge puts features of other heads there. A mask after
+    the softmax takes most weight from the first tokens: then it is neither above 1/8
+    everywhere nor, as tiny tokens have equal scores, as large at both ends of a text.
+    """
+    token, heads, size = 1e-3 * p.text(8, 1), p.num_heads, p.embed_dim // p.num_heads
+    y = of_equal(p, token, unnormed(p.bare))[-1]
+    if size % 2 or not y.isfinite().all():
+        return False
+    for each in readings(p.bare, p.embed_dim, heads):
+        *_, v, out = each.matrices
+        given = torch.linalg.lstsq(out.w, y.flatten(0, 1).mT).solution.mT.view_as(y)
+        given, value = (x.unflatten(-1, (-1, size)) for x in (given, token @ v.w.mT))
+        value = value.repeat_interleave(heads // value.shape[2], dim=2)  # of groups
+        for pair, axis in LAYOUTS.values():
+            a, b = (x.unflatten(-1, pair).norm(dim=axis) for x in (given, value))
+            rest = 1e-4 * b.max()
+            kept = (a > b / 8 - rest).all() or ((a - a.flip(1)).abs() < rest).all()
+            if kept and (a < b + rest).all():
+                return True
+    return False
 
 
 def differ_by_a_constant(p: Probe) -> bool | None:

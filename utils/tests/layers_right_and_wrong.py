@@ -177,6 +177,39 @@ class Sink(Stacked):
         return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
 
 
+def turned(heads, by=1.0):
+    """Return heads (batch, heads, length, D) rotated as by RoPE, or by -1 back."""
+    angles = torch.arange(heads.shape[2])[:, None] / 10.0 ** torch.arange(D // 2)
+    return positions.rotate_pairs(heads, by * angles.to(heads))
+
+
+def rotary(self, x):
+    """Return the parts of a layer with RoPE in queries and keys."""
+    q, k, v = map(self.split, Stacked.parts(self, x))
+    return [Stacked.merge(self, y) for y in (turned(q), turned(k), v)]
+
+
+class RotarySink(Sink):
+    """Positions and a sink in both directions, as GPT-OSS without a mask."""
+
+    parts = rotary
+
+
+class RotaryValues(Stacked):
+    """Values are rotated, too, and the heads are rotated back."""
+
+    def attend(self, x, mask=None):
+        q, k, v = (turned(self.split(part)) for part in self.parts(x))
+        return self.merge(turned(self.weigh(q @ k.mT * self.scale(q), mask) @ v, -1.0))
+
+
+class OnlyFirst(Stacked):
+    """The first token attends, and the others pass through, as in CaiT."""
+
+    def forward(self, x):
+        return torch.cat([super().forward(x)[:, :1], x[:, 1:]], dim=1)
+
+
 class AddedPositions(Stacked):
     def __init__(self):
         super().__init__()
@@ -515,6 +548,10 @@ def mask_after(self, scores, mask):
     return weights if mask is None else weights * mask
 
 
+def triangle_after(self, scores, mask):
+    return scores.softmax(dim=-1) * torch.ones_like(scores).tril()
+
+
 def times_triangle(self, scores, mask):
     return (scores * torch.ones_like(scores).tril()).softmax(dim=-1)
 
@@ -587,18 +624,6 @@ class MaskInSingle(Stacked):
         q, k, v = map(self.split, self.parts(x))
         weights = self.weigh(q @ k.mT * self.scale(q), mask)
         return self.merge(weights.to(v.dtype) @ v)
-
-
-class RotaryMerge(Stacked):
-    """Heads are merged without a transpose, and positions are inside."""
-
-    def parts(self, x):
-        q, k, v = super().parts(x)
-        turned = positions.Rotary(D).rotate(self.split(q), self.split(k))
-        return *map(super().merge, turned), v
-
-    def merge(self, heads):
-        return heads.reshape(len(heads), heads.shape[2], -1)
 
 
 class ZerosPaintedOver(Stacked):
@@ -676,7 +701,8 @@ class NormedReshape(NormThenPositions):
 
 FAULTS = [  # name, the known mistake that is named or None, class
     ("normed_reshape", None, NormedReshape),
-    ("rotary_merge", None, RotaryMerge),
+    wrong("rotary_merge", None, parts=rotary, merge=glue),
+    wrong("rotary_after", None, parts=rotary, weigh=triangle_after),
     ("keys_first", "√embed_dim", KeysFirst),
     ("shift_and_after", None, ShiftAndAfter),
     ("rolled", None, Rolled),
