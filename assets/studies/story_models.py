@@ -49,11 +49,11 @@ def held_out_loss(model) -> float:
     return cross_entropy(model(inputs), targets).item()
 
 
-def trained(seed: int, make: Callable = make_model) -> CausalLM:
+def trained(seed: int, make: Callable = make_model, **options) -> CausalLM:
     """Return the story model of a seed; or another model, trained as it is."""
     torch.manual_seed(seed)
     model = make()
-    train(model, make_batch, seed=seed, **TRAINING)
+    train(model, make_batch, seed=seed, **TRAINING | options)
     return model
 
 
