@@ -22,9 +22,9 @@ import re
 import runpy
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from itertools import product, takewhile
 from pathlib import Path
@@ -34,7 +34,6 @@ import torch
 from torch import Tensor, nn
 
 from utils.exercises.known_layers import known_mistakes, readings, reference
-from utils.positions import LAYOUTS
 
 LENGTH = 8  # tokens of the texts that are tried
 SINGLE = 1e-6  # how exactly numbers agree: a scale may be in single precision
@@ -72,6 +71,7 @@ HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every
 # Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
     "no scale": "T5 and GPT-Neo leave it out on purpose: is it meant?",
+    "no softmax": "linear attention leaves it out on purpose: is it meant?",
     "divided by head_dim": "models in μP do it on purpose: is it meant?",
     "every num_heads-th feature": "SuperGlue does it on purpose: is it meant?",
 }
@@ -203,19 +203,24 @@ def parameters(layer: nn.Module) -> tuple[list[str], list[str], bool]:
     except ValueError:  # a layer of torch.jit.script
         return [], [], False
     needed = [n for n, p in known.items() if p.default is p.empty and p.kind < 2]
-    masks = [name for name in known if "mask" in name]
+    masks = [name for name in known if "mask" in name and name != "head_mask"]
     masks.sort(key=lambda name: name not in ("mask", "attn_mask"))
     inputs = [name for name in needed if name not in masks]
     return inputs, masks, len(inputs) < len(needed)
 
 
-def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None):
-    """Return layer(x), or layer(x, x, x), and with a mask by the mask's name."""
+def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None, which: int = 0):
+    """Return layer(x), or layer(x, x, x), and with a mask by the name of one mask."""
     needed, masks, always = parameters(layer)
     inputs = [x] * max(1, min(3, len(needed)))
     if mask is None and not always:
         return layer(*inputs)
-    return layer(*inputs, **{masks[0]: mask}) if masks else layer(*inputs, mask)
+    return layer(*inputs, **{masks[which]: mask}) if masks else layer(*inputs, mask)
+
+
+def call_with(layer: nn.Module, x: Tensor, _, other: Tensor, place: int):
+    """Return layer(x, x, x) with another tensor in one place."""
+    return layer(*[other if i == place else x for i in range(3)])
 
 
 def copied(layer: nn.Module) -> nn.Module:
@@ -376,13 +381,18 @@ def made(way: tuple[str, str], hide: Tensor) -> Tensor:
     return KINDS[kind](SHAPES[shape](hide))
 
 
+def hidden_by(p: Probe, shape: str) -> Tensor:
+    """Return what a mask of this shape hides, (queries, keys)."""
+    return SHAPES[shape](p.hide).reshape(-1, LENGTH).expand(LENGTH, LENGTH)
+
+
 def effect(p: Probe, way: tuple[str, str]) -> str | None:
     """Return what a mask does, by who then sees whom; None: it is refused."""
     mask = made(way, p.hide)
     if (seen := p.visible(mask)) is None:
         return None
     before, now = p.sees & OTHERS, seen & OTHERS
-    hide = SHAPES[way[1]](p.hide).reshape(-1, LENGTH).expand(LENGTH, LENGTH)
+    hide = hidden_by(p, way[1])
     patterns = {
         NOTHING if p.same(p.tried(p.x, mask), p.output) else TRACE: before,
         EXACTLY: before & ~hide,
@@ -539,9 +549,6 @@ def equal_tokens(p: Probe):
     if usual and last < largest / 2:  # a part falls like 1 / length, or faster
         who = "a sink, an extra key, a decay or a shift of tokens"
         return meant("they differ less in longer texts", who, "padding that is seen")
-    if in_their_heads(p):
-        who, fault = "a sink, or positions in the values,", "a weight that is lost"
-        return meant("values stay in their heads, some smaller or turned", who, fault)
     constant = differ_by_a_constant(p)
     if constant is None:
         text = "and their size hardly counts: positions after a norm, or tokens mixed?"
@@ -550,8 +557,13 @@ def equal_tokens(p: Probe):
         return None, "they differ by something that is added, such as positions"
     if last == largest > p.exact:
         return None, "their output grows: the weights do not sum to 1. Is it meant?"
-    text = "the weights do not sum to 1, or heads or tokens are mixed up"
-    return False, f"they do not give what one gives: {text}"
+    if fault := mixed_up(p):
+        return False, f"they do not give what one gives: {fault}"
+    who, fault = (
+        "a sink, or other tokens of its own,",
+        "a wrong split, merge or softmax",
+    )
+    return meant("they do not give what one gives", who, fault)
 
 
 def of_equal(p: Probe, token: Tensor, layer=None) -> list[Tensor]:
@@ -561,30 +573,58 @@ def of_equal(p: Probe, token: Tensor, layer=None) -> list[Tensor]:
     return [*takewhile(lambda y: y is not None, outputs)]
 
 
-def in_their_heads(p: Probe) -> bool:
-    """Whether each head gives the value of equal tokens, perhaps smaller or turned.
+def mixed_up(p: Probe) -> str | None:
+    """Return the fault that alone gives such outputs for equal tokens, or None.
 
-    A sink makes it smaller, and RoPE in the values turns pairs of features: no pair
-    gets larger. A wrong split or merge puts features of other heads there. A mask after
-    the softmax takes most weight from the first tokens: then it is neither above 1/8
-    everywhere nor, as tiny tokens have equal scores, as large at both ends of a text.
+    Then each head gives a multiple of its own value, whatever positions there are. If
+    the softmax is over heads or queries, the multiples sum to the number of tokens. If
+    weights are hidden after it, the multiples for tiny tokens, whose scores are equal,
+    are fractions of this number. A wrong split or merge gives sums of several values
+    (of huge tokens, beside which positions that are added are nothing).
     """
-    token, heads, size = 1e-3 * p.text(8, 1), p.num_heads, p.embed_dim // p.num_heads
-    y = of_equal(p, token, unnormed(p.bare))[-1]
-    if size % 2 or not y.isfinite().all():
-        return False
-    for each in readings(p.bare, p.embed_dim, heads):
+    tokens = p.text(8, 1)
+    sizes = (multiples(p, tokens * size) for size in (1.0, 1e-3, 1e6))
+    for (c, own, mixed), (tiny, *_), (_, still_own, still_mixed) in zip(*sizes):
+        if (mixed and not own) or (still_mixed and not still_own):
+            return "heads or tokens are mixed up"
+        n = c.shape[1]
+        if not own or (c - 1).abs().max() < 1e-4:
+            continue
+        if any((c.sum(dim) - n).abs().max() < 1e-4 * n for dim in (1, 2)):
+            return "the softmax is over another axis"
+        seen = n * tiny
+        if (
+            seen.min() > 0.9
+            and seen.max() < n + 0.1
+            and (seen - seen.round()).abs().max() < 1e-3
+        ):
+            return "weights are hidden after the softmax"
+    return None
+
+
+def multiples(p: Probe, tokens: Tensor) -> Iterator[tuple[Tensor, bool, bool]]:
+    """Yield, for each reading, how much each head gives of the value of equal tokens.
+
+    (texts, length, heads); whether it gives nothing else, and whether it gives sums of
+    the values of all heads.
+    """
+    y = of_equal(p, tokens, unnormed(p.bare))[-1]
+    size = p.embed_dim // p.num_heads
+    ways = readings(p.bare, p.embed_dim, p.num_heads) if y.isfinite().all() else ()
+    for each, rest in product(ways, (0, tokens)):  # a residual goes
         *_, v, out = each.matrices
-        given = torch.linalg.lstsq(out.w, y.flatten(0, 1).mT).solution.mT.view_as(y)
-        given, value = (x.unflatten(-1, (-1, size)) for x in (given, token @ v.w.mT))
-        value = value.repeat_interleave(heads // value.shape[2], dim=2)  # of groups
-        for pair, axis in LAYOUTS.values():
-            a, b = (x.unflatten(-1, pair).norm(dim=axis) for x in (given, value))
-            rest = 1e-4 * b.max()
-            kept = (a > b / 8 - rest).all() or ((a - a.flip(1)).abs() < rest).all()
-            if kept and (a < b + rest).all():
-                return True
-    return False
+        sums = (y - rest).flatten(0, 1).mT
+        given = torch.linalg.lstsq(out.w, sums).solution.mT.view_as(y)
+        given = given.unflatten(-1, (-1, size))  # (texts, length, heads, head_dim)
+        values = (tokens @ v.w.mT).unflatten(-1, (-1, size))  # (texts, 1, heads, ...)
+        own = values.repeat_interleave(p.num_heads // values.shape[2], dim=2)
+        c = (given * own).sum(dim=-1) / own.square().sum(dim=-1)
+        exact = 1e-4 * own.abs().max()
+        alone = (given - c[..., None] * own).abs().max() < exact
+        basis, sums = values[:, 0].mT, given.flatten(1, 2).mT  # (texts, head_dim, ...)
+        left = basis @ torch.linalg.lstsq(basis, sums).solution - sums
+        mixed = basis.shape[1] > basis.shape[2] and left.abs().max() < exact
+        yield c, bool(alone), bool(mixed)
 
 
 def differ_by_a_constant(p: Probe) -> bool | None:
@@ -659,6 +699,35 @@ def masks_that_hide(p: Probe):
     return (None, f"{text}: is it meant?") if odd else (True, text)
 
 
+def padding_mask(p: Probe):
+    """Test whether a second mask, which is for padding, hides anything."""
+    names = [] if p.own_call else parameters(p.layer)[1]
+    for which, name in enumerate(names):
+        if which == 0 or "padding" not in name:
+            continue
+        call = partial(call_by_name, which=which)
+        other = Probe(p.layer, p.embed_dim, p.num_heads, call)
+        if not other.hides:
+            return None, f"{name} hides no token exactly: is it meant?"
+    return None
+
+
+def other_inputs(p: Probe):
+    """Test whether keys and values come from inputs of their own, if there are any."""
+    if p.own_call or len(parameters(p.layer)[0]) < 3:
+        return None
+    ignored, usual = [], p.call
+    other = p.axes(p.text(3, LENGTH)).to(p.dtype)
+    for place, name in ((1, "key"), (2, "value")):
+        p.call = partial(call_with, other=other, place=place)
+        if p.same(p.tried(p.x), p.output):
+            ignored.append(name)
+    p.call = usual
+    if not ignored:
+        return None
+    return None, f"nothing depends on its input {' or '.join(ignored)}: is it meant?"
+
+
 def mask_per_text(p: Probe):
     """Test whether each text of a batch gets its own mask."""
     exact = [way for way, did in p.masked.items() if did == EXACTLY]
@@ -680,11 +749,11 @@ def scores_of_zero(p: Probe):
     hidden = [(p.sees, None)] if pattern(p.sees)[0] else []
     if p.hides:
         mask = made(p.hides, p.hide)
-        hidden.append((p.visible(mask), mask))
+        hidden.append((p.sees & ~hidden_by(p, p.hides[1]), mask))
     for seen, mask in hidden:
         token = torch.zeros(1, LENGTH, p.embed_dim).double()
         at_zero = p.moves(token, mask, ALL, p.bare)
-        if at_zero is not None and (at_zero & ~seen).any():
+        if at_zero is not None and (at_zero & ~seen & OTHERS).any():
             return False, "tokens whose scores are exactly 0 are seen, though hidden"
     return None
 
@@ -775,6 +844,14 @@ def dropout(p: Probe):
     if torch.equal(first, second):
         other = "in training mode it gives other numbers: is it meant?"
         return None if p.same(first, p.output) else (None, other)
+    layer = copied(p.layer).train()
+    for module in layer.modules():
+        for name, x in vars(module).items():  # of nn.Dropout, or for F.dropout
+            if isinstance(x, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+    plain, again = p.tried(p.x, layer=layer), p.tried(p.x, layer=layer)
+    if p.same(plain, again) and not p.same(plain, p.output):
+        return None, "without dropout, training gives other numbers: is it meant?"
     on_outputs = (first == 0).double().mean() > 0.01
     where = "on the outputs" if on_outputs else "inside, such as on the weights"
     return None, f"in training mode: {where}"
@@ -858,6 +935,8 @@ CHECKS = {
     "equal tokens": equal_tokens,
     "same numbers": numbers,
     "mask": masks,
+    "padding mask": padding_mask,
+    "other inputs": other_inputs,
     "with a mask": numbers_with_a_mask,
     "mask per text": mask_per_text,
     "scores of 0": scores_of_zero,

@@ -203,6 +203,20 @@ class RotaryValues(Stacked):
         return self.merge(turned(self.weigh(q @ k.mT * self.scale(q), mask) @ v, -1.0))
 
 
+class RotaryRegisters(Stacked):
+    """Two tokens of its own stand before the text, and there are positions."""
+
+    parts = rotary
+
+    def __init__(self):
+        super().__init__()
+        self.registers = nn.Parameter(torch.randn(2, E))
+
+    def forward(self, x):
+        own = self.registers.expand(len(x), -1, -1)
+        return super().forward(torch.cat([own, x], dim=1))[:, 2:]
+
+
 class OnlyFirst(Stacked):
     """The first token attends, and the others pass through, as in CaiT."""
 
@@ -543,6 +557,12 @@ def glue(self, heads):
     return heads.reshape(len(heads), heads.shape[2], -1)
 
 
+def keys_cut(self, x, mask=None):
+    q, k, v = self.parts(x)
+    q, k, v = self.split(q), cut_text(self, k), self.split(v)
+    return self.merge(self.weigh(q @ k.mT * self.scale(q), mask) @ v)
+
+
 def mask_after(self, scores, mask):
     weights = self.softmax(scores)
     return weights if mask is None else weights * mask
@@ -664,6 +684,32 @@ class Temperature(Stacked):
         return super().softmax(scores / self.temperature)
 
 
+class PaddingIgnored(Stacked):
+    """A second mask does nothing."""
+
+    def forward(self, x, mask=None, key_padding_mask=None):
+        return super().forward(x, mask)
+
+
+class KeysOfQuery(Separate):
+    """Keys come from the input of the queries."""
+
+    def forward(self, query, key, value):
+        return super().forward(query, query, value)
+
+
+class SeesMoreBesideDropout(Stacked):
+    """It leaks in training alone, and drops weights there."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = 0.3
+
+    def weigh(self, scores, mask):
+        hidden = scores if self.training else scores + torch.triu(scores + LOW, 1)
+        return F.dropout(super().weigh(hidden, mask), self.dropout, self.training)
+
+
 class SeesMoreInTraining(Stacked):
     """It leaks in training alone."""
 
@@ -702,6 +748,7 @@ class NormedReshape(NormThenPositions):
 FAULTS = [  # name, the known mistake that is named or None, class
     ("normed_reshape", None, NormedReshape),
     wrong("rotary_merge", None, parts=rotary, merge=glue),
+    wrong("keys_cut", "reshape without transpose", attend=keys_cut),
     wrong("rotary_after", None, parts=rotary, weigh=triangle_after),
     ("keys_first", "√embed_dim", KeysFirst),
     ("shift_and_after", None, ShiftAndAfter),
