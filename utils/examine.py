@@ -218,9 +218,11 @@ def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None, which: int = 
     return layer(*inputs, **{masks[which]: mask}) if masks else layer(*inputs, mask)
 
 
-def call_with(layer: nn.Module, x: Tensor, _, other: Tensor, place: int):
-    """Return layer(x, x, x) with another tensor in one place."""
-    return layer(*[other if i == place else x for i in range(3)])
+def call_with(layer: nn.Module, x: Tensor, mask, other: Tensor, place: int):
+    """Call a layer with x, but with another tensor in one place."""
+    needed, masks, always = parameters(layer)
+    inputs = [other if i == place else x for i in range(min(3, len(needed)))]
+    return layer(*inputs, **({masks[0]: mask} if always and masks else {}))
 
 
 def copied(layer: nn.Module) -> nn.Module:
@@ -435,6 +437,8 @@ def meant(seen: str, who: str, fault: str) -> tuple[None, str]:
 
 def zeros(p: Probe):
     """Draw what is tiny (LayerScale), or zero if that hides everything."""
+    if p.output.shape == p.x.shape:
+        axes(p)
     named = p.layer.named_parameters()
     tiny = {n: w for n, w in named if w.numel() and w.abs().max() < 1e-4}
     if not tiny or (seen := p.visible()) is None:
@@ -539,6 +543,8 @@ def equal_tokens(p: Probe):
         return None
     outputs[1:] = [y.where(y != token, outputs[0]) for y in outputs[1:]]
     if all(p.same(y, outputs[0].expand_as(y)) for y in outputs):
+        if over_queries(p):
+            return False, "the weights of a key sum to 1, and not those of a query"
         return True, "they give what one gives: weights always have the same sum"
     ends = torch.stack([y[0, -1] for y in outputs])  # of 1, 2, 4, … tokens
     steps = ends.diff(dim=0).abs().amax(dim=-1)
@@ -609,22 +615,48 @@ def multiples(p: Probe, tokens: Tensor) -> Iterator[tuple[Tensor, bool, bool]]:
     the values of all heads.
     """
     y = of_equal(p, tokens, unnormed(p.bare))[-1]
-    size = p.embed_dim // p.num_heads
-    ways = readings(p.bare, p.embed_dim, p.num_heads) if y.isfinite().all() else ()
-    for each, rest in product(ways, (0, tokens)):  # a residual goes
-        *_, v, out = each.matrices
-        sums = (y - rest).flatten(0, 1).mT
-        given = torch.linalg.lstsq(out.w, sums).solution.mT.view_as(y)
-        given = given.unflatten(-1, (-1, size))  # (texts, length, heads, head_dim)
-        values = (tokens @ v.w.mT).unflatten(-1, (-1, size))  # (texts, 1, heads, ...)
-        own = values.repeat_interleave(p.num_heads // values.shape[2], dim=2)
+    for given, values in heads_and_values(p, tokens.expand_as(y), y):
+        own, values = values, values[:, 0]  # (texts, heads, head_dim)
         c = (given * own).sum(dim=-1) / own.square().sum(dim=-1)
         exact = 1e-4 * own.abs().max()
         alone = (given - c[..., None] * own).abs().max() < exact
-        basis, sums = values[:, 0].mT, given.flatten(1, 2).mT  # (texts, head_dim, ...)
-        left = basis @ torch.linalg.lstsq(basis, sums).solution - sums
-        mixed = basis.shape[1] > basis.shape[2] and left.abs().max() < exact
+        sums = given.flatten(1, 2).mT  # (texts, head_dim, ...)
+        left = values.mT @ torch.linalg.lstsq(values.mT, sums).solution - sums
+        mixed = values.shape[2] > values.shape[1] and left.abs().max() < exact
         yield c, bool(alone), bool(mixed)
+
+
+def over_queries(p: Probe) -> bool:
+    """Whether the softmax is over the queries.
+
+    A head gives sums of its values, so for fewer tokens than features we know with
+    which weights. Those of a query must sum to 1.
+    """
+    x = p.text(4, min(4, p.embed_dim // p.num_heads - 1))
+    y = p.tried(x, layer=unnormed(p.bare)) if x.shape[1] > 1 else None
+    for given, values in () if y is None else heads_and_values(p, x, y):
+        v, o = (each.transpose(1, 2).mT for each in (values, given))
+        weights = torch.linalg.lstsq(v, o).solution  # (texts, heads, keys, queries)
+        if (v @ weights - o).abs().max() < 1e-6 * v.abs().max():
+            of_query, of_key = ((weights.sum(dim) - 1).abs().max() for dim in (2, 3))
+            return bool(of_key < 1e-4 < 1e-2 < of_query)
+    return False
+
+
+def heads_and_values(p: Probe, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, for each reading, what heads give and their values.
+
+    Each (texts, length, heads, head_dim), of outputs y for x, without biases.
+    """
+    size = p.embed_dim // p.num_heads
+    ways = readings(p.bare, p.embed_dim, p.num_heads) if y.isfinite().all() else ()
+    for each, rest in product(ways, (0, x)):  # a residual goes
+        *_, v, out = each.matrices
+        given = torch.linalg.lstsq(out.w, (y - rest).flatten(0, 1).mT).solution.mT
+        values = (x @ v.w.mT).unflatten(-1, (-1, size))
+        groups = p.num_heads // values.shape[2]
+        given = given.view_as(y).unflatten(-1, (-1, size))
+        yield given, values.repeat_interleave(groups, dim=2)
 
 
 def differ_by_a_constant(p: Probe) -> bool | None:
@@ -674,7 +706,7 @@ def masks(p: Probe):
     if not (p.shuffles or p.reading) and any(hides_far(p, way) for way in acting):
         who, fault = "a shift of tokens, or a convolution", "a mask shifted by one"
         return meant("a hidden token reaches its neighbours", who, fault)
-    if len(inputs) == 2 and not p.own_call:
+    if len(inputs) == 2:
         return None, f"{one}: perhaps another mask hides it in the second input"
     if not (names or p.own_call):
         return None, f"what is given as a second input {did}: is it a mask?"
@@ -701,24 +733,28 @@ def masks_that_hide(p: Probe):
 
 def padding_mask(p: Probe):
     """Test whether a second mask, which is for padding, hides anything."""
-    names = [] if p.own_call else parameters(p.layer)[1]
+    inputs, names, always = parameters(p.layer)
+    if p.own_call or always or len(inputs) == 2:  # the second input shows all tokens
+        return None
     for which, name in enumerate(names):
         if which == 0 or "padding" not in name:
             continue
         call = partial(call_by_name, which=which)
         other = Probe(p.layer, p.embed_dim, p.num_heads, call)
+        other.length_first = p.length_first
+        other.output = other.run(other.x)
         if not other.hides:
             return None, f"{name} hides no token exactly: is it meant?"
     return None
 
 
 def other_inputs(p: Probe):
-    """Test whether keys and values come from inputs of their own, if there are any."""
-    if p.own_call or len(parameters(p.layer)[0]) < 3:
+    """Test whether the output depends on each input that the layer needs."""
+    inputs, usual = parameters(p.layer)[0][:3], p.call
+    if p.own_call or len(inputs) < 2:
         return None
-    ignored, usual = [], p.call
-    other = p.axes(p.text(3, LENGTH)).to(p.dtype)
-    for place, name in ((1, "key"), (2, "value")):
+    ignored, other = [], p.axes(p.text(3, LENGTH)).to(p.dtype)
+    for place, name in enumerate(inputs):
         p.call = partial(call_with, other=other, place=place)
         if p.same(p.tried(p.x), p.output):
             ignored.append(name)
@@ -818,7 +854,10 @@ def slope(p: Probe, x: Tensor, weights: Tensor, mask=None) -> Tensor | None:
         output = p.tried(leaf := x.clone().requires_grad_(), mask)
         if output is None or not output.requires_grad:
             return None if output is None else torch.zeros_like(x)
-        return torch.autograd.grad((output * weights).sum(), leaf)[0]
+        try:
+            return torch.autograd.grad((output * weights).sum(), leaf)[0]
+        except RuntimeError:  # such as a tensor that was changed in place
+            return None
 
 
 def gradients(p: Probe):
@@ -847,12 +886,16 @@ def dropout(p: Probe):
     layer = copied(p.layer).train()
     for module in layer.modules():
         for name, x in vars(module).items():  # of nn.Dropout, or for F.dropout
-            if isinstance(x, float) and (name == "p" or "drop" in name):
+            if isinstance(x, float) and re.search(
+                r"^p$|drop(out)?(_p|_prob|_rate)?$", name
+            ):
                 setattr(module, name, 0.0)
     plain, again = p.tried(p.x, layer=layer), p.tried(p.x, layer=layer)
     if p.same(plain, again) and not p.same(plain, p.output):
         return None, "without dropout, training gives other numbers: is it meant?"
-    on_outputs = (first == 0).double().mean() > 0.01
+    zero = (first == 0) & (p.output != 0)
+    zero = zero & ~zero.all(dim=-1, keepdim=True)  # all weights of a query may go
+    on_outputs = zero.double().mean() > 0.01
     where = "on the outputs" if on_outputs else "inside, such as on the weights"
     return None, f"in training mode: {where}"
 

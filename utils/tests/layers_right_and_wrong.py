@@ -557,6 +557,11 @@ def glue(self, heads):
     return heads.reshape(len(heads), heads.shape[2], -1)
 
 
+def normed(self, x):
+    q, k, v = Stacked.parts(self, x)
+    return F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:]), v
+
+
 def keys_cut(self, x, mask=None):
     q, k, v = self.parts(x)
     q, k, v = self.split(q), cut_text(self, k), self.split(v)
@@ -698,6 +703,14 @@ class KeysOfQuery(Separate):
         return super().forward(query, query, value)
 
 
+class ChangesInside(Stacked):
+    """The output is added to the input in its place."""
+
+    def forward(self, x):
+        x += super().forward(x * 1.0)
+        return x
+
+
 class SeesMoreBesideDropout(Stacked):
     """It leaks in training alone, and drops weights there."""
 
@@ -767,6 +780,7 @@ FAULTS = [  # name, the known mistake that is named or None, class
         "softmax over the wrong axis",
         softmax=lambda self, s: s.softmax(-2),
     ),
+    wrong("normed_queries", None, parts=normed, softmax=lambda self, s: s.softmax(-2)),
     wrong("over_heads", "softmax over the heads", softmax=lambda self, s: s.softmax(1)),
     wrong("one_ahead", None, weigh=hiding(lambda s: torch.ones_like(s).triu(2))),
     wrong("not_itself", None, weigh=hiding(lambda s: torch.ones_like(s).triu())),
