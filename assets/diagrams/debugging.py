@@ -19,8 +19,8 @@ def who_sees_whom(ax):
     into dog: which outputs move? In A, the outputs of dog and of later tokens move: A
     is causal. B has a fault that stood for two years in a public benchmark: each token
     attends only to later tokens. Each output also depends on its own token, through the
-    query. In B, the last two tokens are exceptions: warm can attend only to mat, so the
-    weight is 1 for every query, and mat can attend to nothing.
+    query. In B, this is not so for the last two tokens: warm can attend only to mat,
+    so the weight is 1, whatever the query of warm is. And mat can attend to nothing.
     """
     _changed(ax)
     for x, name, sees, verdict in (
