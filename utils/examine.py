@@ -731,13 +731,13 @@ def masks_that_hide(p: Probe):
     return (None, f"{text}: is it meant?") if odd else (True, text)
 
 
-def padding_mask(p: Probe):
-    """Test whether a second mask, which is for padding, hides anything."""
+def second_mask(p: Probe):
+    """Test whether a second mask, such as one for padding, hides anything."""
     inputs, names, always = parameters(p.layer)
     if p.own_call or always or len(inputs) == 2:  # the second input shows all tokens
         return None
     for which, name in enumerate(names):
-        if which == 0 or "padding" not in name:
+        if which == 0 or re.search("encoder|memory|cross", name):
             continue
         call = partial(call_by_name, which=which)
         other = Probe(p.layer, p.embed_dim, p.num_heads, call)
@@ -978,7 +978,7 @@ CHECKS = {
     "equal tokens": equal_tokens,
     "same numbers": numbers,
     "mask": masks,
-    "padding mask": padding_mask,
+    "second mask": second_mask,
     "other inputs": other_inputs,
     "with a mask": numbers_with_a_mask,
     "mask per text": mask_per_text,

@@ -692,7 +692,7 @@ class Temperature(Stacked):
 class PaddingIgnored(Stacked):
     """A second mask does nothing."""
 
-    def forward(self, x, mask=None, key_padding_mask=None):
+    def forward(self, x, mask=None, pad_mask=None):
         return super().forward(x, mask)
 
 

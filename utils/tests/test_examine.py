@@ -296,7 +296,7 @@ SAID = [  # layer, what its report says, what it does not say
     (Temperature, "a second input hides something else: is it a mask?", "wrong"),
     (ChangesInside, "layer is wrong: input", "meant"),
     (partial(nn.TransformerEncoderLayer, E, H, 32), "it takes (length,", "padding"),
-    (PaddingIgnored, meant("padding mask"), "wrong"),
+    (PaddingIgnored, meant("second mask"), "wrong"),
     (KeysOfQuery, "nothing depends on its input key", "or value"),
     (SeesMoreBesideDropout, "without dropout, training gives other", "wrong"),
     (SeesMoreInTraining, "in training mode it gives other numbers", "wrong"),
