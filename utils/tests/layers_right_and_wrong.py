@@ -707,7 +707,7 @@ class ChangesInside(Stacked):
     """The output is added to the input in its place."""
 
     def forward(self, x):
-        x += super().forward(x * 1.0)
+        x += super().forward(F.layer_norm(x, x.shape[-1:]))
         return x
 
 
@@ -780,6 +780,7 @@ FAULTS = [  # name, the known mistake that is named or None, class
         "softmax over the wrong axis",
         softmax=lambda self, s: s.softmax(-2),
     ),
+    wrong("rotary_queries", None, parts=rotary, softmax=lambda self, s: s.softmax(-2)),
     wrong("normed_queries", None, parts=normed, softmax=lambda self, s: s.softmax(-2)),
     wrong("over_heads", "softmax over the heads", softmax=lambda self, s: s.softmax(1)),
     wrong("one_ahead", None, weigh=hiding(lambda s: torch.ones_like(s).triu(2))),
