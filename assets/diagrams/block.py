@@ -79,7 +79,13 @@ def block_lessons():
     for y in (0.68, 2.43, 3.47):
         plus(ax, MIDDLE_X, y, "white", radius=0.09)
     for start, y, name, does, lesson in (
-        (2.09, 3.47, "residual connection", "adds the input of 2 boxes to their output", "06"),
+        (
+            2.09,
+            3.47,
+            "residual connection",
+            "adds the input of 2 boxes to their output",
+            "06",
+        ),
         (3.0, 3.17, "MLP", "computes on each token alone", "06"),
         (3.0, 2.8, "layer norm", "brings all vectors to a similar size", "06"),
         (3.0, 2.13, "multi-head attention", "several attentions side by side", "02"),
