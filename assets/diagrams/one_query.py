@@ -15,62 +15,82 @@ MIDDLE = TOP - 0.15 * ROWS
 COMING = ((4.05, 2.3, "step 2"), (6.55, 2.28, "step 3"))  # x, width, and name
 
 
-def one_query_1():
+def one_query_scores():
     """Step 1 of 3. The query of "sat" is compared with each of the 6 keys. Their dot
     products are the scores. The key of "cat" has the largest one, 4.
     """
-    return _until(1)
-
-
-def one_query_2():
-    """Step 2 of 3. The softmax turns the scores into weights: each exponential is
-    divided by the sum of all, 66.0. The weight of "cat" is 54.6 / 66.0 = 0.83.
-    """
-    return _until(2)
-
-
-def one_query_3():
-    """Step 3 of 3. Each value is multiplied by its weight, and the results are added
-    up. The output of "sat" is mostly the value of "cat", because its weight is 0.83.
-    """
-    return _until(3)
-
-
-def _until(step):
     ax = ground(2.72)
-    _scores(ax, step == 1)
-    for draw, number in ((_weights, 2), (_output, 3)):
-        if number <= step:
-            draw(ax, step == number)
-    for x, width, name in COMING[step - 1 :]:  # not computed yet
+    _scores(ax, 2, SCORES, "1 scores", True)
+    for x, width, name in COMING:  # not computed yet
         box(ax, x, 0.14, width, 2.44, name, QUIET, "#d6d6d6", 10, color="#707070")
     return ax.figure
 
 
-def _scores(ax, new):
-    _head(ax, 0.72, "query", "of sat")
-    _numbers(ax, 0.2, MIDDLE, QUERIES[2], QUERY)
+def one_query():
+    """All 3 steps. Step 2: the softmax turns the scores into weights. Each
+    exponential is divided by the sum of all, 66.0, so the weight of "cat" is
+    54.6 / 66.0 = 0.83. Step 3: each value is multiplied by its weight, and the results
+    are added up. The output of "sat" is mostly the value of "cat".
+    """
+    ax = ground(2.72)
+    _scores(ax, 2, SCORES, "1 scores")
+    _weights(ax, 4.4, SCORES, "2 weights", True)
+    _output(ax, True)
+    return ax.figure
+
+
+def one_query_masked():
+    """One row under the causal mask, for the query of "cat". The 4 keys after "cat" are
+    hidden: each of their scores is replaced by −∞. So their exponentials are 0, and
+    their weights, too, although "sat" had the highest score. The 2 visible keys have
+    equal scores, and get 0.50 each.
+    """
+    ax = ground(2.72)
+    scores = np.array(KEYS) @ QUERIES[1] / 2  # of cat, divided by the root of 4
+    masked = np.where(np.arange(ROWS) < 2, scores, -np.inf)
+    _scores(ax, 1, scores, "scores", below=r"$q \cdot k\; /\, \sqrt{d_k}$")
+    _head(ax, 4.95, "masked", "−∞ if hidden", True)
+    for y, score in zip(HEIGHTS, masked):
+        arrow(ax, (3.75, y), (4.58, y), width=0.8)
+        hidden = np.isinf(score)
+        matrix(ax, 4.65, y - CELL / 2, [[None if hidden else "white"]], 0.6, LINE, CELL)
+        if hidden:
+            box(ax, 4.79, y - 0.09, 0.32, 0.18, "", PALE, PALE)
+        write(ax, 4.95, y, "−∞" if hidden else f"{score:g}", 10)
+        arrow(ax, (5.32, y), (6.05, y), width=0.8)
+    _weights(ax, 6.45, masked, "weights")
+    return ax.figure
+
+
+def _scores(ax, token, scores, name, new=False, below=r"$q \cdot k$"):
+    """Draw the query of a token, the keys, and the scores."""
+    _head(ax, 0.72, "query", f"of {TOKENS[token]}")
+    _numbers(ax, 0.2, MIDDLE, QUERIES[token], QUERY)
     _head(ax, 2.52, "keys", "")
-    _head(ax, 3.55, "1 scores", r"$q \cdot k$", new)
-    for token, y, key, score in zip(TOKENS, HEIGHTS, KEYS, SCORES):
+    _head(ax, 3.55, name, below, new)
+    for token, y, key, score in zip(TOKENS, HEIGHTS, KEYS, scores):
         arrow(ax, (1.24, MIDDLE), (1.6, y), head=False, width=0.8)
         write(ax, 1.94, y, token, ha="right")
         _numbers(ax, 2.0, y, key, KEY)
         arrow(ax, (3.1, y), (3.36, y), width=0.8)
-        write(ax, 3.55, y, f"{score:g}", 10, weight="bold" if score == 4 else "normal")
+        write(ax, 3.55, y, f"{score:g}", 10, **_bold(score, scores))
 
 
-def _weights(ax, new):
-    _head(ax, 4.4, "$e^s$", "")
-    _head(ax, 5.5, "2 weights", "÷ their sum", new)
-    for y, score, weight in zip(HEIGHTS, SCORES, WEIGHTS):
-        arrow(ax, (3.75, y), (4.05, y), width=0.8)
-        write(ax, 4.6, y, f"{np.exp(score):.1f}", ha="right")
-        arrow(ax, (4.72, y), (4.98, y), width=0.8)
-        box(ax, 5.06, y - 0.09, max(weight, 0.03), 0.18, "", MARKED)
-        bold = "bold" if score == 4 else "normal"
-        write(ax, 5.12 + weight, y, f"{weight:.2f}", 10, ha="left", weight=bold)
-    write(ax, 4.6, 0.2, f"sum {np.exp(SCORES).sum():.1f}", 8, ha="right")
+def _weights(ax, x, scores, name, new=False):
+    """Draw the exponentials, in the column at x, and the weights."""
+    weights = softmax(scores)
+    _head(ax, x, "$e^s$", "")
+    _head(ax, x + 1.1, name, "÷ their sum", new)
+    for y, score, weight in zip(HEIGHTS, scores, weights):
+        if x < 5:  # no column stands between the scores and this one
+            arrow(ax, (3.75, y), (4.05, y), width=0.8)
+        write(ax, x + 0.2, y, f"{np.exp(score):.1f}", ha="right")
+        arrow(ax, (x + 0.32, y), (x + 0.58, y), width=0.8)
+        if weight:
+            box(ax, x + 0.66, y - 0.09, max(weight, 0.03), 0.18, "", MARKED)
+        place = x + 0.72 + weight, y, f"{weight:.2f}", 10
+        write(ax, *place, ha="left", **_bold(weight, weights))
+    write(ax, x + 0.2, 0.2, f"sum {np.exp(scores).sum():.1f}", 8, ha="right")
 
 
 def _output(ax, new):
@@ -81,6 +101,11 @@ def _output(ax, new):
         _numbers(ax, 6.66, y, value, VALUE)
         arrow(ax, (7.44, y), (7.84, MIDDLE), head=False, width=0.5 + 6 * weight)
     _numbers(ax, 7.84, MIDDLE, OUTPUT.round(2), VALUE, 0.33)
+
+
+def _bold(number, numbers):
+    """Return the weight of the font: bold for the largest number."""
+    return {"weight": "bold" if number == max(numbers) else "normal"}
 
 
 def _head(ax, x, name, below, new=False):

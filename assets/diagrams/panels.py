@@ -15,14 +15,16 @@ def one_head(ax):
     """Map of the transformer, lesson 01. Left: a whole transformer as a stack of boxes,
     in which the box of attention is marked. Right: inside one attention. The query of
     "sat" asks who sat, and is compared with 6 keys. The 6 scores are divided by √d_k,
-    and the softmax turns them into weights that sum to 1. The output is the weighted
-    mean of the 6 values: mostly that of "cat", whose weight is 0.52.
+    which is 2 here. The softmax turns the results into weights that sum to 1. The
+    output is the weighted mean of the 6 values: mostly that of "cat", whose score 4
+    becomes 2, and then the weight 0.52.
     """
     scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
     weights = softmax(scores / 2)
     rows = 3.1 - 0.4 * np.arange(6)
     middle = rows.mean()
-    titles = {1.45: "keys", 2.08: "scores", 3.2: "weights", 4.17: "values"}
+    titles = {1.45: "keys", 2.02: "scores", 2.58: r"÷ $\sqrt{d_k}$"}
+    titles |= {3.26: "weights", 4.17: "values"}
     for x, title in titles.items():
         write(ax, x, 3.52, title, weight="bold")
     box(ax, 0.14, middle - 0.24, 0.62, 0.48, "query\nof sat", QUERY)
@@ -30,15 +32,17 @@ def one_head(ax):
     for y, token, score, weight in zip(rows, TOKENS, scores, weights):
         arrow(ax, (0.76, middle), (1.16, y), head=False, width=0.8)
         box(ax, 1.16, y - 0.14, 0.58, 0.28, token, KEY)
-        write(ax, 2.25, y, f"{score:.0f}", ha="right")
+        write(ax, 2.06, y, f"{score:.0f}", ha="right")
+        arrow(ax, (2.17, y), (2.43, y), width=0.8)
+        write(ax, 2.6, y, f"{score / 2:.0f}", ha="right")
         box(ax, 2.91, y - 0.09, weight, 0.18, "", MARKED)
         write(ax, 2.97 + weight, y, f"{weight:.2f}", ha="left")
         arrow(ax, (4.46, y), (4.72, middle), width=0.5 + 6 * weight, head=False)
         box(ax, 3.88, y - 0.14, 0.58, 0.28, token, VALUE)
-    arrow(ax, (2.4, middle), (2.78, middle))
     box(ax, 4.72, middle - 0.24, 0.72, 0.48, "output\nof sat", VALUE)
     write(ax, 5.08, middle + 0.34, "mostly cat", 8)
-    write(ax, 2.59, middle + 0.24, "÷ √d$_k$,\nsoftmax", 8)
+    write(ax, 2.58, 3.34, "here ÷ 2", 8)
+    write(ax, 3.26, 3.34, "softmax", 8)
     formula = r"$\mathrm{softmax}\left(\,q\,K^\top /\, \sqrt{d_k}\,\right) V$"
     box(ax, 1.16, 0.22, 3.3, 0.44, formula, "white", size=11)
 
