@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from utils.exercises.known_layers import known_mistakes, readings, reference
 
@@ -64,7 +65,7 @@ WIDTHS = range(1, LENGTH - 1)
 PATTERNS |= {f"a window of {n + 1} tokens": (True, CAUSAL.triu(-n)) for n in WIDTHS}
 PATTERNS |= {f"{n} tokens on each side": (True, ONE.tril(n).triu(-n)) for n in WIDTHS}
 EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
-TRACE = "leaves a trace"
+TRACE, ALWAYS = "leaves a trace", "changes the output even where it hides nothing"
 LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
 ALL = [*range(LENGTH)]
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
@@ -225,11 +226,19 @@ def call_with(layer: nn.Module, x: Tensor, mask, other: Tensor, place: int):
     return layer(*inputs, **({masks[0]: mask} if always and masks else {}))
 
 
+class Detached(TorchFunctionMode):
+    """While it is on, what a layer keeps of an earlier run is copied detached."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is Tensor.__deepcopy__ and args[0].grad_fn is not None:
+            return args[1].setdefault(id(args[0]), args[0].detach().clone())
+        return function(*args, **(kwargs or {}))
+
+
 def copied(layer: nn.Module) -> nn.Module:
-    """Return a copy; what the layer keeps of an earlier run is detached in it."""
-    kept = (x for module in layer.modules() for x in vars(module).values())
-    kept = (x for x in kept if isinstance(x, Tensor) and x.grad_fn is not None)
-    return copy.deepcopy(layer, {id(x): x.detach().clone() for x in kept})
+    """Return a copy, without gradients of an earlier run."""
+    with Detached():
+        return copy.deepcopy(layer)
 
 
 class Probe:
@@ -360,6 +369,9 @@ class Probe:
     def masked(self) -> dict[tuple[str, str], str]:
         """What such a mask does, for each kind and shape that is taken."""
         did = {way: effect(self, way) for way in product(KINDS, SHAPES)}
+        for way in (way for way, text in did.items() if text == EXACTLY):
+            shown = self.tried(self.x, made(way, OTHERS & ~self.sees))  # as without it
+            did[way] = EXACTLY if self.same(shown, self.output, SINGLE) else ALWAYS
         return {way: text for way, text in did.items() if text}
 
     @cached_property
@@ -370,7 +382,7 @@ class Probe:
     @cached_property
     def bare(self) -> nn.Module:
         """The layer with biases of 0."""
-        layer = copy.deepcopy(self.layer)
+        layer = copied(self.layer)
         for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
             if "bias" in name and x.dim() == 1:
                 x.data.zero_()
@@ -439,16 +451,18 @@ def zeros(p: Probe):
     """Draw what is tiny (LayerScale), or zero if that hides everything."""
     if p.output.shape == p.x.shape:
         axes(p)
-    named = p.layer.named_parameters()
+    named = [(n, w) for n, w in p.layer.named_parameters() if "bias" not in n]
     tiny = {n: w for n, w in named if w.numel() and w.abs().max() < 1e-4}
     if not tiny or (seen := p.visible()) is None:
         return None
     if (seen & OTHERS).any() and not any(w.any() for w in tiny.values()):
-        names = ", ".join(n for n, w in tiny.items() if w.dim() > 1)  # no biases
+        names = ", ".join(n for n, w in tiny.items() if w.dim() > 1)
         text = f"{names} is 0, and not tried: draw it, and examine it again"
         return (None, text) if names else None
     for w in tiny.values():
         w.normal_(std=0.2)
+        if w.dim() < 2:  # it may stand under a root
+            w.abs_()
     p.output = p.run(p.x)
     return None, "zeros or tiny numbers let nothing through: random ones are tried"
 
@@ -522,6 +536,12 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
                 return None, "each sees earlier tokens, but not itself: is it meant?"
             return ok, text
     return None, "an unusual pattern: is it meant?"
+
+
+def who_sees_whom(p: Probe):
+    if p.own_call and not (p.sees & OTHERS).any():  # it may give keys of its own
+        return None, "no token sees another: is it meant?"
+    return pattern(p.sees)
 
 
 def order(p: Probe):
@@ -677,7 +697,7 @@ def differ_by_a_constant(p: Probe) -> bool | None:
 
 def unnormed(layer: nn.Module) -> nn.Module:
     """Return a copy whose norms give what they get."""
-    layer = copy.deepcopy(layer)
+    layer = copied(layer)
     for module in layer.modules():
         leaf = not [*module.children()]
         if leaf and "norm" in type(module).__name__.lower():
@@ -873,14 +893,37 @@ def gradients(p: Probe):
     return None, "its gradient is not the slope of its output (detach?): is it meant?"
 
 
+def weights_in_use(p: Probe):
+    """Test whether the output depends on each matrix."""
+    layer = copied(p.layer)
+    named = {n: w for n, w in layer.named_parameters() if w.dim() > 1}
+    with torch.enable_grad():
+        for w in named.values():
+            w.requires_grad_(w.is_floating_point())
+        output = p.tried(p.x, layer=layer)
+        if output is None or not output.requires_grad:
+            return None
+        each, weights = [*named.values()], p.text(3, LENGTH)
+        try:
+            slopes = torch.autograd.grad(
+                (output * weights).sum(), each, allow_unused=True
+            )
+        except RuntimeError:  # such as a tensor that was changed in place
+            return None
+    unused = [n for n, d in zip(named, slopes) if d is None or not d.any()]
+    if not unused:
+        return None
+    return None, f"nothing depends on {', '.join(unused)}: is it meant?"
+
+
 def dropout(p: Probe):
     """See what is dropped in training."""
     p.layer.train()
-    first, second = p.tried(p.x), p.tried(p.x)
+    first, *more = (p.tried(p.x) for _ in range(8))  # rare drops may miss a few
     p.layer.eval()
-    if first is None or second is None:
+    if first is None or any(y is None for y in more):
         return None
-    if torch.equal(first, second):
+    if all(torch.equal(first, y) for y in more):
         other = "in training mode it gives other numbers: is it meant?"
         return None if p.same(first, p.output) else (None, other)
     layer = copied(p.layer).train()
@@ -890,8 +933,8 @@ def dropout(p: Probe):
                 r"^p$|drop(out)?(_p|_prob|_rate)?$", name
             ):
                 setattr(module, name, 0.0)
-    plain, again = p.tried(p.x, layer=layer), p.tried(p.x, layer=layer)
-    if p.same(plain, again) and not p.same(plain, p.output):
+    plain, *again = (p.tried(p.x, layer=layer) for _ in range(8))
+    if all(p.same(plain, y) for y in again) and not p.same(plain, p.output):
         return None, "without dropout, training gives other numbers: is it meant?"
     zero = (first == 0) & (p.output != 0)
     zero = zero & ~zero.all(dim=-1, keepdim=True)  # all weights of a query may go
@@ -973,7 +1016,7 @@ CHECKS = {
     "finite": finite,
     "axes": axes,
     "batch": batch,
-    "who sees whom": lambda p: pattern(p.sees),
+    "who sees whom": who_sees_whom,
     "order": order,
     "equal tokens": equal_tokens,
     "same numbers": numbers,
@@ -987,6 +1030,7 @@ CHECKS = {
     "large scores": large_scores,
     "half precision": half_precision,
     "gradients": gradients,
+    "weights": weights_in_use,
     "dropout": dropout,
 }
 

@@ -25,7 +25,7 @@ from utils.attention import (
 
 from . import catalogue
 
-NAMES = r"(^|[._]){0}([._]|$)|^w?_?{0}(_|$)|[._]w?_?{0}(_|[.]|$)|{1}"
+NAMES = r"(^|[._])w?_?{0}([._]|$)|{1}"
 ROLES = [NAMES.format(*pair) for pair in (("q", "quer"), ("k", "key"), ("v", "value"))]
 
 
