@@ -10,22 +10,6 @@ from .catalogue import trials
 from .draws import Named, drawn, each, integers, randn
 
 
-@trials("8.1", gradients=False)
-def outputs_of_heads(dtype):
-    sizes = [(2, 3, 4, 5), (1, 4, 6, 2), (3, 2, 3, 3), (2, 1, 5, 4), (4, 5, 2, 3)]
-    for seed, (texts, heads, length, head_dim) in enumerate(sizes):
-        now, other = (texts, length), (texts + seed % 2, length + seed // 2 % 2)
-        others = randn(other[0], heads, other[1], head_dim, seed=seed + 10, dtype=dtype)
-        others += 1
-        if seed == 0:
-            others[0, :, -1] = 0  # padding counts, too
-        yield {
-            "heads": randn(now[0], heads, now[1], head_dim, seed=seed, dtype=dtype),
-            "others": others,
-            "head": (seed + 1) % heads,
-        }
-
-
 class Model:
     """run(ids, change): logits for the next token, of a model with one layer of heads.
 
@@ -65,7 +49,7 @@ class Model:
         return y.tanh() @ self.out  # (vocab,)
 
 
-@trials("8.2", gradients=False)
+@trials("8.1", gradients=False)
 def patched_heads(dtype):
     # the first two: what is kept of the one fits into the other
     sizes = [(7, 3, 4, 6, 5), (7, 3, 4, 6, 5), (9, 2, 3, 8, 3), (6, 4, 2, 5, 1)]
@@ -77,7 +61,7 @@ def patched_heads(dtype):
         yield {"run": run} | texts | {"head": seed // 2 % heads, "position": position}
 
 
-@trials("8.3", gradients=False)
+@trials("8.2", gradients=False)
 def circuits(dtype):
     sizes = [(5, 3, 4, 7), (1, 2, 3, 4), (6, 4, 2, 6), (3, 1, 5, 8), (8, 2, 2, 4)]
     sizes += [(2, 3, 4, 7)]  # the last one has more features than an embedding
@@ -88,6 +72,23 @@ def circuits(dtype):
         shapes |= {"out_weight": (size, features), "unembed": (vocab, size)}
         one = {"head": (seed + 1) % heads, "head_dim": head_dim}
         yield drawn(seed, dtype, **shapes) | one
+
+
+@trials("8.3", gradients=False)
+def heads_to_score(dtype):
+    """Heads that attend at random, on texts in which something stands twice."""
+    texts = [
+        [3, 1, 4, 0, 3, 1, 4, 0, 3, 1, 4, 0, 3],  # three rounds
+        [5, 2, 2, 7, 5, 5, 1, 2],  # copies side by side, at other distances
+        [0, 1, 2, 3, 4, 0],  # one query counts: the last
+        [6, 6, 6, 6, 6],  # of all queries but the first, each visible key but one
+        [9, 8, 7, 6, 9, 8, 5, 4, 3, 2],  # at the end nothing stands twice
+        [1, 0] * 6,
+    ]
+    for seed, ids in enumerate(texts):
+        scores = 2 * randn(len(ids), len(ids), seed=seed, dtype=dtype)
+        scores = scores.masked_fill(~causal_mask(len(ids)), -torch.inf)
+        yield {"weights": scores.softmax(dim=-1), "ids": torch.tensor(ids)}
 
 
 # --- 8.4 and 8.5: two heads by hand, on texts whose tokens are one-hot ------------
