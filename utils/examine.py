@@ -68,6 +68,7 @@ EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compar
 TRACE, ALWAYS = "leaves a trace", "changes the output even where it hides nothing"
 LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
 ALL = [*range(LENGTH)]
+DROPPED = re.compile(r"^p$|drop(out)?(_p|_prob|_rate)?$")  # names of probabilities
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 # Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
@@ -371,7 +372,8 @@ class Probe:
         did = {way: effect(self, way) for way in product(KINDS, SHAPES)}
         for way in (way for way, text in did.items() if text == EXACTLY):
             shown = self.tried(self.x, made(way, OTHERS & ~self.sees))  # as without it
-            did[way] = EXACTLY if self.same(shown, self.output, SINGLE) else ALWAYS
+            if not self.same(shown, self.output, SINGLE):
+                did[way] = None if shown is None else ALWAYS
         return {way: text for way, text in did.items() if text}
 
     @cached_property
@@ -464,7 +466,7 @@ def zeros(p: Probe):
         if w.dim() < 2:  # it may stand under a root
             w.abs_()
     p.output = p.run(p.x)
-    return None, "zeros or tiny numbers let nothing through: random ones are tried"
+    return None, f"{', '.join(tiny)}: 0 or tiny, so random numbers are tried"
 
 
 def shapes(p: Probe):
@@ -721,6 +723,8 @@ def masks(p: Probe):
         return meant(text, "a layer of Whisper", "a mask that was forgotten")
     (kind, _), did = next(iter(acting.items()))
     one = f'a mask of the kind "{kind}" {did}'
+    if did == ALWAYS:
+        return False, one
     if INSTEAD in acting.values():
         return None, f"a mask hides tokens, but {INSTEAD}: is it meant?"
     if not (p.shuffles or p.reading) and any(hides_far(p, way) for way in acting):
@@ -918,25 +922,24 @@ def weights_in_use(p: Probe):
 
 def dropout(p: Probe):
     """See what is dropped in training."""
+    wanted = p.run(x := p.text(16, LENGTH))
     p.layer.train()
-    first, *more = (p.tried(p.x) for _ in range(8))  # rare drops may miss a few
+    first, *more = (p.tried(x) for _ in range(8))  # what is rarely dropped, too
     p.layer.eval()
     if first is None or any(y is None for y in more):
         return None
     if all(torch.equal(first, y) for y in more):
         other = "in training mode it gives other numbers: is it meant?"
-        return None if p.same(first, p.output) else (None, other)
+        return None if p.same(first, wanted) else (None, other)
     layer = copied(p.layer).train()
     for module in layer.modules():
-        for name, x in vars(module).items():  # of nn.Dropout, or for F.dropout
-            if isinstance(x, float) and re.search(
-                r"^p$|drop(out)?(_p|_prob|_rate)?$", name
-            ):
+        for name, kept in vars(module).items():  # of nn.Dropout, or for F.dropout
+            if isinstance(kept, float) and DROPPED.search(name):
                 setattr(module, name, 0.0)
-    plain, *again = (p.tried(p.x, layer=layer) for _ in range(8))
-    if all(p.same(plain, y) for y in again) and not p.same(plain, p.output):
+    plain, *again = (p.tried(x, layer=layer) for _ in range(8))
+    if all(p.same(plain, y) for y in again) and not p.same(plain, wanted):
         return None, "without dropout, training gives other numbers: is it meant?"
-    zero = (first == 0) & (p.output != 0)
+    zero = (first == 0) & (wanted != 0)
     zero = zero & ~zero.all(dim=-1, keepdim=True)  # all weights of a query may go
     on_outputs = zero.double().mean() > 0.01
     where = "on the outputs" if on_outputs else "inside, such as on the weights"

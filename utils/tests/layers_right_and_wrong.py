@@ -524,6 +524,38 @@ class NeedsMask(Stacked):
         return super().forward(query, mask)
 
 
+class ShownAsOne(Stacked):
+    """Takes masks of 1 and 0; a mask of zeros would hide all."""
+
+    def hide(self, scores, mask):
+        return scores + (1 - mask.to(scores)) * torch.finfo(scores.dtype).min
+
+
+class DropsPaths(Stacked):
+    def forward(self, x, mask=None):
+        kept = torch.bernoulli(torch.full((len(x), 1, 1), 0.95)) / 0.95
+        return x + super().forward(x, mask) * (kept if self.training else 1)
+
+
+class NamesOfLlama(nn.Module):
+    """Grouped heads, and a norm with a parameter that must be above 0."""
+
+    def __init__(self, embed_dim=E, num_heads=H):
+        super().__init__()
+        self.wq = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.wk = nn.Linear(embed_dim, embed_dim // 2, bias=False)
+        self.wv = nn.Linear(embed_dim, embed_dim // 2, bias=False)
+        self.wo = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.eps = nn.Parameter(torch.tensor(1e-6))
+
+    def forward(self, x):
+        q, k, v = (w(x).unflatten(-1, (-1, D)) for w in (self.wq, self.wk, self.wv))
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
+        weights = (q @ k.mT * D**-0.5).softmax(dim=-1) * (self.eps / self.eps).sqrt()
+        return self.wo((weights @ v).transpose(1, 2).flatten(2))
+
+
 RIGHT = [x for x in [*vars().values()] if isinstance(x, type) and nn.Module in x.mro()]
 
 # --- wrong ---
@@ -793,6 +825,7 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("hides_queries", None, hide=lambda self, s, m: s.masked_fill(~m.mT, LOW)),
     wrong("times_triangle", "scores times mask", weigh=times_triangle),
     wrong("times_mask", "scores times mask", hide=lambda self, s, m: s * m),
+    wrong("scale_lost", None, hide=lambda self, s, m: (2 * s).masked_fill(~m, LOW)),
     wrong("changes_input", None, forward=changes_input),
     wrong("by_text", None, forward=by_text),
     wrong("across_batch", None, forward=across_batch),

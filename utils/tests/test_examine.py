@@ -20,6 +20,7 @@ from utils.tests.layers_right_and_wrong import (
     ChangesInside,
     D,
     Detached,
+    DropsPaths,
     E,
     EveryFourthFeature,
     FirstMaskForAll,
@@ -28,6 +29,7 @@ from utils.tests.layers_right_and_wrong import (
     KeysOfQuery,
     MaskInSingle,
     MaskOfFirstQuery,
+    NamesOfLlama,
     OverflowsInHalf,
     PaddingIgnored,
     RelativeShift,
@@ -35,6 +37,7 @@ from utils.tests.layers_right_and_wrong import (
     SeesMoreBesideDropout,
     SeesMoreInTraining,
     Separate,
+    ShownAsOne,
     SingleTable,
     Stacked,
     Temperature,
@@ -261,7 +264,15 @@ def scaled_by(scale, kind):
 def has_run():
     """Return a layer that keeps its last weights, and has run."""
     layer = Stacked()
-    layer.weights = layer(torch.randn(1, 3, E))
+    layer.kept = [layer(torch.randn(1, 3, E))]
+    layer.register_buffer("cache", layer.kept[0] + 1)
+    return layer
+
+
+def one_for_both():
+    """Return a layer whose key projection is never used."""
+    layer = Separate()
+    layer.w_k.forward = layer.w_q.forward
     return layer
 
 
@@ -308,6 +319,11 @@ SAID = [  # layer, what its report says, what it does not say
     (InBlocks, "equal for 8 tokens, and not for 70", "could not"),
     (Detached, meant("gradients"), "wrong"),
     (MaskInSingle, "-inf is added", "wrong"),
+    (ShownAsOne, "; 0 hides and 1 shows, in shape", "added"),
+    (FAULT["scale_lost"], "changes the output even where it hides nothing", "exactly"),
+    (DropsPaths, "in training mode: inside", "meant"),
+    (NamesOfLlama, "separate projections, 4 heads", "could not"),
+    (one_for_both, "nothing depends on w_k.weight", "w_v.weight"),
     (Separate, "a fill such as -1e9 does not fit float16", "meant"),
     (OverflowsInHalf, meant("half precision"), "wrong"),
     (ZerosPaintedOver, "gives zeros, or the bias of the output, and NaN as", "meant"),
@@ -332,6 +348,16 @@ def test_a_mask_may_replace_the_causal_one_that_a_call_gives(kind):
     report = examine(kind(), E, H, call=causal_unless)
     assert report.right and report.mistake is None, str(report)
     assert "hides exactly: True shows, in shape (length, length)" in str(report)
+
+
+def test_keys_may_come_from_the_call():
+    memory = torch.randn(1, 5, E).double()
+
+    def call(layer, x, mask):
+        return layer(x, *2 * [memory.expand(len(x), -1, -1)])
+
+    report = examine(Separate(), E, H, call=call)
+    assert report.right and "no token sees another: is it meant?" in str(report)
 
 
 def test_numbers_that_are_nan_have_no_name():
