@@ -546,13 +546,14 @@ class NamesOfLlama(nn.Module):
         self.wk = nn.Linear(embed_dim, embed_dim // 2, bias=False)
         self.wv = nn.Linear(embed_dim, embed_dim // 2, bias=False)
         self.wo = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.eps = nn.Parameter(torch.tensor(1e-6))
+        self.eps = nn.Parameter(torch.full((8,), 1e-6))
 
     def forward(self, x):
         q, k, v = (w(x).unflatten(-1, (-1, D)) for w in (self.wq, self.wk, self.wv))
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
-        weights = (q @ k.mT * D**-0.5).softmax(dim=-1) * (self.eps / self.eps).sqrt()
+        one = self.eps.sqrt().mean() / self.eps.sqrt().mean()  # NaN below 0
+        weights = (q @ k.mT * D**-0.5 * one).softmax(dim=-1)
         return self.wo((weights @ v).transpose(1, 2).flatten(2))
 
 
