@@ -15,6 +15,7 @@ DIFFER = "the values differ: "
 UNWANTED = {  # what should not be done -> what to say; {} stands for what was done
     "never ends": "your function had not finished after {} and was stopped.",
     "changes its argument": "your function edits its argument {} in place.",
+    "leaves a layer changed": "your function does not leave {} as it was.",
     "raises": "your function raised {}",
     "in the backward pass": "the values are right, but in the backward pass: {}.",
 }

@@ -76,7 +76,7 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
         # Once more: all inputs if all were right, else twice the first that was wrong
         for i in wrong[:1] * 2 or range(len(did)):
             # outputs of another kind cannot be compared, not even with themselves
-            comparable = not said[i] or said[i].startswith(DIFFER)
+            comparable = not said[i] or said[i].startswith(("in part", "part", DIFFER))
             if comparable and difference(did[i], tried(function, i)):
                 return Verdict(NOT_YET, f"{AGAIN}\n  {tried_with(trials[i])}")
         if not wrong:
@@ -171,7 +171,10 @@ def name_of(
             continue  # nearly, but not on the input that is shown
         gave = [tried(form.function, i) for i in wrong]
         if all(difference(should[i], each) for i, each in zip(wrong, gave)):
-            agree = sum(_same_output(each, did[i]) for i, each in zip(wrong, gave))
+            agree = sum(
+                _same_output(each, did[i]) and not _same_output(should[i], did[i])
+                for i, each in zip(wrong, gave)  # what is right is no mistake
+            )
             votes.append((agree, form.name, form.why))
     most = max(votes, default=(0,))[0]
     best = {name: why for agree, name, why in votes if agree == most}

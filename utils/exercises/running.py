@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from matplotlib import rc_context
 from torch import Tensor
+from torch.nn import Module
 
 from .compare import WHERE, unlike
 
@@ -55,8 +56,12 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
             output = done["returns"] = function(*given.values())
         begin()
         data = {name: x for name, x in given.items() if not callable(x)}
-        if changed := [f"`{n}`" for n, x in data.items() if unlike(trial[n], x)]:
-            return {"changes its argument": ", ".join(changed)} | done
+        if changed := [n for n, x in data.items() if unlike(trial[n], x)]:
+            each = trial[changed[0]]
+            each = each[0] if isinstance(each, list) and each else each
+            layer = isinstance(each, Module)
+            what = "leaves a layer changed" if layer else "changes its argument"
+            return {what: ", ".join(f"`{n}`" for n in changed)} | done
         what = "in the backward pass"
         return done | _gradients(output, inputs, gradients == "without nan")
     except (Exception, SystemExit, TooLong) as error:  # told, not thrown

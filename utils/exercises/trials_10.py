@@ -112,3 +112,8 @@ def prompts():
         ids = integers(vocab_size, texts, length, seed=seed)
         trial = {"model": small_model(vocab_size, seed), "ids": ids, "steps": steps}
         yield trial | {"temperature": temperature, "seed": 100 + seed}
+    close = small_model(11, seed=20)  # logits that differ by 0.001
+    for x in close.head.parameters():
+        x *= 1e-3
+    trial = {"model": close, "ids": integers(11, 1, 4, seed=20), "steps": 8}
+    yield trial | {"temperature": 0.0, "seed": 120}

@@ -244,7 +244,9 @@ EDITS = [  # an argument, a right answer that edits it, the same without the edi
 def test_an_edit_is_seen_however_it_is_made(x, edits, does_not):
     exercise = made_up(does_not, {"x": x})
     verdict = grade(exercise, written(edits))
-    assert "edits its argument `x` in place" in verdict.message and not verdict.solved
+    of_layer = isinstance(x, list) and LAYER in x[:1]
+    said = "does not leave `x` as it was" if of_layer else "edits its argument `x` in"
+    assert said in verdict.message and not verdict.solved
     assert verdict.picture is None and grade(exercise, written(does_not)).solved
 
 
@@ -324,6 +326,8 @@ REPEATS = [  # answers that keep something from one call to the next
     "calls.append(1); return x * (1 if len(calls) <= 2 else 2)",
     "calls.append(1); return x + len(calls)",
     "calls.append(1); return x * (5 if len(calls) % 2 else 1)",
+    "calls.append(1); return x * 1, x * len(calls)",
+    "calls.append(1); return x * 1, 1.0 * len(calls)",
 ]
 
 
@@ -331,7 +335,9 @@ REPEATS = [  # answers that keep something from one call to the next
 def test_a_second_call_that_differs_is_noticed(body, capsys):
     answer = written(f"print('seen'); {body}")
     answer.__globals__["calls"] = []
-    exercise = made_up("return x * 1", lambda dtype: [{"x": X["x"].to(dtype)}])
+    right = "return x * 1, x * 0" if "1, x" in body else "return x * 1"
+    right = "return x * 1, 0.5" if "1, 1.0" in body else right
+    exercise = made_up(right, lambda dtype: [{"x": X["x"].to(dtype)}])
     assert AGAIN in grade(exercise, answer).message
     assert capsys.readouterr().out == "seen\n" * 2  # once in each precision
 
