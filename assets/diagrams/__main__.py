@@ -14,15 +14,16 @@ from assets.diagrams.block import block, block_code, block_lessons
 from assets.diagrams.circuits import composition, name_circuit
 from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
-from assets.diagrams.one_query import one_query, one_query_masked, one_query_scores
+from assets.diagrams.one_query import one_query, one_query_masked
 from assets.diagrams.query_key_value import query_key_value
+from assets.diagrams.recap_01 import recap_01
 from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05
 from assets.diagrams.recaps_heads import recap_07, recap_08, recap_09
 from assets.diagrams.recaps_model import recap_06, recap_10, recap_11
 from assets.diagrams.split_heads import split_heads
 from assets.diagrams.transformer import LESSONS, transformer
 
-ALONE = [query_key_value, one_query_scores, one_query, one_query_masked]
+ALONE = [query_key_value, one_query, one_query_masked, recap_01]
 ALONE += [split_heads, block_lessons, block, block_code, composition]
 ALONE += [name_circuit, recap_02, recap_03, recap_04, recap_05]
 ALONE += [recap_06, recap_07, recap_08, recap_09]

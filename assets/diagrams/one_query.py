@@ -12,28 +12,17 @@ WEIGHTS = softmax(SCORES)
 OUTPUT = WEIGHTS @ np.array(VALUES)
 HEIGHTS = [TOP - 0.3 * (row + 0.5) for row in range(ROWS)]
 MIDDLE = TOP - 0.15 * ROWS
-COMING = ((4.05, 2.3, "step 2"), (6.55, 2.28, "step 3"))  # x, width, and name
-
-
-def one_query_scores():
-    """Step 1 of 3. The query of "sat" is compared with each of the 6 keys. Their dot
-    products are the scores. The key of "cat" has the largest one, 4.
-    """
-    ax = ground(2.72)
-    _scores(ax, 2, SCORES, "1 scores", True)
-    for x, width, name in COMING:  # not computed yet
-        box(ax, x, 0.14, width, 2.44, name, QUIET, "#d6d6d6", 10, color="#707070")
-    return ax.figure
 
 
 def one_query():
-    """All 3 steps. Step 2: the softmax turns the scores into weights. Each
-    exponential is divided by the sum of all, 66.0, so the weight of "cat" is
-    54.6 / 66.0 = 0.83. Step 3: each value is multiplied by its weight, and the results
-    are added up. The output of "sat" is mostly the value of "cat".
+    """All 3 steps. Step 1: the dot products of the query of "sat" with the 6 keys are
+    the scores; that of "cat" is the largest, 4. Step 2: the softmax turns the scores
+    into weights. Each exponential is divided by the sum of all, 66.0, so the weight of
+    "cat" is 54.6 / 66.0 = 0.83. Step 3: each value is multiplied by its weight, and the
+    results are added up. The output of "sat" is mostly the value of "cat".
     """
     ax = ground(2.72)
-    _scores(ax, 2, SCORES, "1 scores")
+    _scores(ax, 2, SCORES, "1 scores", True)
     _weights(ax, 4.4, SCORES, "2 weights", True)
     _output(ax, True)
     return ax.figure
