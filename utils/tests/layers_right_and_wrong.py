@@ -823,7 +823,11 @@ FAULTS = [  # name, the known mistake that is named or None, class
     wrong("after", "mask after the softmax", weigh=mask_after),
     wrong("minus_three", None, hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
     wrong("zeros_masked", None, hide=zeros_shown),
-    wrong("hides_queries", "mask transposed", hide=lambda self, s, m: s.masked_fill(~m.mT, LOW)),
+    wrong(
+        "hides_queries",
+        "mask transposed",
+        hide=lambda self, s, m: s.masked_fill(~m.mT, LOW),
+    ),
     wrong("times_triangle", "scores times mask", weigh=times_triangle),
     wrong("times_mask", "scores times mask", hide=lambda self, s, m: s * m),
     wrong("scale_lost", None, hide=lambda self, s, m: (2 * s).masked_fill(~m, LOW)),
