@@ -242,6 +242,13 @@ def checked_layers(weights) -> list[Tensor]:
     layers = weights if isinstance(weights, (list, tuple)) else [weights]
     if not layers or not all(isinstance(x, Tensor) for x in layers):
         given = next((x for x in layers if not isinstance(x, Tensor)), weights)
+        inner = given if isinstance(given, (list, tuple)) else []
+        if any(isinstance(x, Tensor) for x in inner):
+            raise ValueError(
+                f"weights hold {len(layers)} {type(given).__name__}s of layers, one "
+                "for each step, as `generate` returns them; give one of them: "
+                "attentions[0] has the weights of the prompt."
+            )
         raise ValueError(
             f"a {type(given).__name__} holds no attention weights. From a model of "
             "`transformers` give output.attentions, after from_pretrained(..., "

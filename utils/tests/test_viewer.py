@@ -217,6 +217,7 @@ REFUSED = [
     ("one sentence", lambda w: w[0], {}),
     (r"list\(weights\)", lambda w: w.expand(3, 2, 5, 5), {}),
     ("output_attentions=True", lambda w: [], {}),
+    (r"2 tuples of layers.*attentions\[0\]", lambda w: ((w, w), (w[..., :1, :],)), {}),
     ("one sentence", lambda w: [w, w[..., :4]], {}),
     ("NaN", lambda w: w * torch.nan, {}),
     ("after the softmax", lambda w: w - 0.5, {}),
