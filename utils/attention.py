@@ -251,6 +251,7 @@ class MultiHeadAttention(nn.Module):
         if kind is not nn.MultiheadAttention:
             given = f"module is a {kind.__module__}.{kind.__qualname__}"
             raise TypeError(f"{given}; give nn.MultiheadAttention, no subclass of it.")
+        _refuse_hooks(module, module.out_proj)
         special = module.bias_k is not None or module.add_zero_attn
         if special or module.in_proj_weight is None:
             options = "add_bias_kv, add_zero_attn, kdim or vdim"
@@ -272,8 +273,10 @@ class MultiHeadAttention(nn.Module):
             given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
             raise ValueError(f"{given}: nn.MultiheadAttention has no such option.")
         _refuse_own(self, MultiHeadAttention, "forward", "attend")
-        for name in PROJECTIONS:
-            _refuse_own(getattr(self, name), nn.Linear, "forward")
+        projections = [getattr(self, name) for name in PROJECTIONS]
+        for projection in projections:
+            _refuse_own(projection, nn.Linear, "forward")
+        _refuse_hooks(self, *projections)
         weights = _weights_for_torch(self)
         options = {"bias": "in_proj_bias" in weights, "dropout": self.dropout}
         options["batch_first"] = True
@@ -318,3 +321,11 @@ def _refuse_own(module: nn.Module, kind: type, *names: str) -> None:
         if getattr(getattr(module, name), "__func__", None) is not getattr(kind, name):
             own = f"{type(module).__qualname__} has a {name} of its own"
             raise TypeError(f"{own}; nn.MultiheadAttention would leave it out.")
+
+
+def _refuse_hooks(*modules: nn.Module) -> None:
+    """Refuse modules with forward hooks, which may change what comes out."""
+    if any(module._forward_hooks for module in modules):
+        raise TypeError(
+            "it has forward hooks; a copy would not have them: remove them."
+        )

@@ -285,10 +285,10 @@ class Probe:
         given = self.call(self.layer if layer is None else layer, x, mask)
         if isinstance(given, tuple | list):  # weights may stand beside it
             tensors = [y for y in given if isinstance(y, Tensor)]
-            given = min(tensors, key=lambda y: y.shape != x.shape, default=None)
+            given = min(tensors, key=lambda y: y.shape != x.shape, default=given)
         if not isinstance(given, Tensor):
             kind = type(given).__name__
-            raise TypeError(f"it gave a {kind}; give a call that returns a tensor")
+            raise TypeError(f"it gave a {kind}, and no tensor; give a call that does")
         return self.axes(given.double())
 
     def axes(self, x: Tensor) -> Tensor:
@@ -594,9 +594,9 @@ def equal_tokens(p: Probe):
     return meant("they do not give what one gives", who, fault)
 
 
-def of_equal(p: Probe, token: Tensor, layer=None) -> list[Tensor]:
-    """Return the outputs for 1, 2, 4, … 256 equal tokens, as far as they go."""
-    texts = (token.repeat(1, 2**n, 1) for n in range(9))
+def of_equal(p: Probe, token: Tensor, layer=None, texts: int = 9) -> list[Tensor]:
+    """Return the outputs for 1, 2, 4, … equal tokens, as far as they go."""
+    texts = (token.repeat(1, 2**n, 1) for n in range(texts))
     outputs = (p.tried(x, layer=layer) for x in texts)
     return [*takewhile(lambda y: y is not None, outputs)]
 
@@ -636,7 +636,7 @@ def multiples(p: Probe, tokens: Tensor) -> Iterator[tuple[Tensor, bool, bool]]:
     (texts, length, heads); whether it gives nothing else, and whether it gives sums of
     the values of all heads.
     """
-    y = of_equal(p, tokens, unnormed(p.bare))[-1]
+    y = of_equal(p, tokens, unnormed(p.bare), 6)[-1]  # 32 tokens are enough
     for given, values in heads_and_values(p, tokens.expand_as(y), y):
         own, values = values, values[:, 0]  # (texts, heads, head_dim)
         c = (given * own).sum(dim=-1) / own.square().sum(dim=-1)
@@ -930,7 +930,8 @@ def dropout(p: Probe):
         return None
     if torch.equal(first, second):
         other = "in training mode it gives other numbers: is it meant?"
-        return None if p.same(first, wanted) else (None, other)
+        same = "in training mode: none"
+        return None, same if p.same(first, wanted) else other
     layer = copied(p.layer).train()
     for module in layer.modules():
         for name, kept in vars(module).items():  # of nn.Dropout, or for F.dropout

@@ -71,6 +71,11 @@ class Strange(nn.MultiheadAttention):
     pass
 
 
+def hooked(module):
+    module.out_proj.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return module
+
+
 def doubled():
     layer = MultiHeadAttention(32, 4)
     layer.value_proj = Doubled(32, 32)
@@ -103,6 +108,8 @@ Doubled has a.* forward of its own | doubled().to_torch()
 module is a .*Strange | MultiHeadAttention.from_torch(Strange(32, 4))
 add_bias_kv | MultiHeadAttention.from_torch(torchs(add_bias_kv=True))
 add_zero_attn | MultiHeadAttention.from_torch(torchs(add_zero_attn=True))
+forward hooks | MultiHeadAttention.from_torch(hooked(torchs()))
+forward hooks | hooked(ours()).to_torch()
 kdim | MultiHeadAttention.from_torch(torchs(kdim=8))
 vdim | MultiHeadAttention.from_torch(torchs(vdim=8))
 """

@@ -148,13 +148,19 @@ def of_transformers(name):
         options = {"has_relative_attention_bias": True, "layer_idx": 0}
         config = t5.T5Config(d_model=E, d_kv=D, **few)
         return t5.modeling_t5.T5Attention(config, **options), with_length
-    llama = models.llama
-    config = llama.LlamaConfig(**sizes, num_key_value_heads=2, head_dim=D)
-    layer = llama.modeling_llama.LlamaAttention(config, 0)
-    return WithRotary(layer, llama.modeling_llama.LlamaRotaryEmbedding(config)), masked
+    family, code = name.lower(), f"modeling_{name.lower()}"
+    family = getattr(models, family)
+    config = getattr(family, f"{name}Config")
+    config = config(**sizes, num_key_value_heads=2, head_dim=D)
+    layer = getattr(getattr(family, code), f"{name}Attention")(config, 0)
+    rotary = getattr(getattr(family, code), f"{name}RotaryEmbedding")(config)
+    return WithRotary(layer, rotary), masked
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "GPT-Neo", "T5", "Llama"])
+OF_TRANSFORMERS = ["BERT", "GPT-2", "GPT-Neo", "T5", "Llama", "Gemma", "Qwen3"]
+
+
+@pytest.mark.parametrize("name", OF_TRANSFORMERS)
 def test_a_layer_of_transformers_is_accepted(name):
     torch.manual_seed(0)
     layer, call = of_transformers(name)
@@ -322,6 +328,7 @@ SAID = [  # layer, what its report says, what it does not say
     (ShownAsOne, "; 0 hides and 1 shows, in shape", "added"),
     (FAULT["scale_lost"], "changes the output even where it hides nothing", "exactly"),
     (DropsPaths, "in training mode: inside", "meant"),
+    (Stacked, "in training mode: none", "meant"),
     (NamesOfLlama, "separate projections, 4 heads", "could not"),
     (one_for_both, "nothing depends on w_k.weight", "w_v.weight"),
     (Separate, "a fill such as -1e9 does not fit float16", "meant"),
@@ -390,8 +397,10 @@ def test_bad_input_gets_a_sentence():
         examine(nn.Bilinear(E, E, E), E, H, call=only_three)
     with pytest.raises(RuntimeError, match=r"could not be run: .*\n.*say how: examine"):
         examine(Stacked(12, 4), E, H)
-    with pytest.raises(RuntimeError, match="gave a dict; give a call"):
-        examine(Stacked(), E, H, call=lambda layer, x, mask: {"output": layer(x)})
+    for given in ({"output": 1}, (1, "a"), ()):
+        kind = type(given).__name__
+        with pytest.raises(RuntimeError, match=f"gave a {kind}, and no tensor"):
+            examine(Stacked(), E, H, call=lambda layer, x, mask, given=given: given)
 
 
 def test_a_report_is_a_table_and_its_page_is_escaped():

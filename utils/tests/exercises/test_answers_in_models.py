@@ -18,7 +18,9 @@ from utils.exercises.catalogue import defined
 from utils.models import CausalLM, Encoder
 from utils.own import with_own_functions
 from utils.positions import Rotary
-from utils.pretrained import load_minilm, load_smollm2
+from utils.pretrained import load_minilm, load_smollm2, load_story_model
+from utils.recording import ablate, recorded, replaced
+from utils.stories import VOCAB, encode, write_stories
 from utils.tests.exercises.test_answers import answers
 from utils.tests.helpers import need_smollm2, normal
 
@@ -77,14 +79,73 @@ def as_grouped(function):
     assert_close(function(q, k, v), layer.attend(q, *repeated, None, None, False)[0])
 
 
+@functools.cache
+def story_model() -> CausalLM:
+    return load_story_model().requires_grad_(False)
+
+
+STORIES = encode(write_stories(6, seed=3))[:, :60]  # without padding
+
+
+def as_the_story_model(kind):
+    """As in 06: with the weights of the course's model it gives the same logits."""
+    mine, course = kind(len(VOCAB), 128, 4, 2), story_model()
+    mine.load_state_dict(course.state_dict(), strict=False)  # a mask may be a buffer
+    assert_close(mine(STORIES), course(STORIES), atol=1e-4, rtol=1e-4)
+
+
+def as_ablation(function):
+    """As in 07 and 08."""
+    model, name = story_model(), "blocks.0.attention.heads"
+    with recorded(model, name) as outputs:
+        model(STORIES)
+    layer = model.blocks[0].attention
+    with ablate(model, {0: [2]}, mode="mean", mean_from=STORIES):
+        wanted = model(STORIES)
+    found = function(lambda: model(STORIES), layer, 2, outputs[name])
+    assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def as_patch(function):
+    """As in 08."""
+
+    def run(ids, change=lambda heads: heads):
+        with replaced(story_model(), {"blocks.0.attention.heads": change}):
+            return story_model()(ids)[0, -1]
+
+    given = run, STORIES[:1], STORIES[1:2], 1, 30
+    assert_close(function(*given), EXERCISES["8.1"].reference(*given))
+
+
+def as_search(function):
+    """As in 09: sentences of two lengths."""
+    ids, mask = torch.arange(1000, 1012).view(2, 6), torch.ones(2, 6, dtype=torch.bool)
+    mask[1, 4:] = False
+    hidden = minilm().hidden_states(ids, mask[:, None, None])[-1]
+    given = hidden, mask
+    assert_close(function(*given), EXERCISES["9.3"].reference(*given))
+
+
+def as_writer(function):
+    """As in 10 and 11: the tokens that the course's function writes."""
+    start = STORIES[:, :9]
+    wanted = story_model().generate(start, 25, temperature=0)
+    assert torch.equal(function(story_model(), start, 25), wanted)
+
+
 USES = {
     "1.2": lambda own: (in_smollm2(attention=own), in_minilm(attention=own)),
     "2.2": as_whole_layer,
     "3.1": as_torchs_layer,
     "5.2": lambda own: in_smollm2(turn=own),
+    "6.1": as_the_story_model,
+    "7.3": as_ablation,
+    "8.1": as_patch,
+    "9.3": as_search,
+    "10.1": as_writer,
     "10.2": as_grouped,
 }
-RIGHT = [case for case in answers() if case.values[0] in USES and "right" in case.id]
+RIGHT = [x for x in answers() if x.values[0] in USES and x.values[1] == "right"]
 
 
 @torch.no_grad()
