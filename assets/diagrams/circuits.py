@@ -44,12 +44,12 @@ def composition():
 
 
 def name_circuit():
-    """How SmolLM2 goes on after Zorbul, in 4 steps. Step 1: the pair ul, ax stands
-    earlier in the text. Step 2: at ax, the previous-token head 16.0 gives a weight of
-    0.89 to ul, and writes "after ul" into the residual stream of ax. Step 3: at the
-    second ul, the query of the induction head 18.6 looks for "after ul" and matches the
-    key of ax, with a weight of 0.99. Step 4: the value of ax goes into the stream of
-    the second ul, and with the help of later layers the model predicts ax.
+    """How the second ul can find ax: an earlier head has written at ax which token came
+    before. First look at the arrow with the weight 0.89: at ax, head 16.0 attends to
+    ul, and writes "after ul" into the stream of ax. Then look at the arrow with the
+    weight 0.99: at the second ul, the query of head 18.6 looks for "after ul" and finds
+    the key of ax. So the value of ax goes into the stream of the second ul, and with
+    the help of later layers the model predicts ax.
     """
     ul, at, again = 2.25, 4.0, 7.75  # places of ul, of ax, and of the second ul
     tokens = {1.55: "orb", ul: "ul", at: "ax", 4.7: ",", 6.45: "Z", 7.1: "orb"}
