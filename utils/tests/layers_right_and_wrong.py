@@ -562,9 +562,9 @@ RIGHT = [x for x in [*vars().values()] if isinstance(x, type) and nn.Module in x
 # --- wrong ---
 
 
-def wrong(name, cause, **methods):
-    """Return (name, cause, class): a layer with other methods."""
-    return name, cause, type(name, (Stacked,), methods)
+def wrong(name, cause, checks, **methods):
+    """Return (name, cause, checks, class): a layer with other methods."""
+    return name, cause, checks, type(name, (Stacked,), methods)
 
 
 def hiding(hidden):
@@ -791,50 +791,116 @@ class NormedReshape(NormThenPositions):
     split = cut_text
 
 
-FAULTS = [  # name, the known mistake that is named or None, class
-    ("normed_reshape", None, NormedReshape),
-    wrong("rotary_merge", None, parts=rotary, merge=glue),
-    wrong("keys_cut", "reshape without transpose", attend=keys_cut),
-    wrong("rotary_after", None, parts=rotary, weigh=triangle_after),
-    ("keys_first", "√embed_dim", KeysFirst),
-    ("shift_and_after", None, ShiftAndAfter),
-    ("rolled", None, Rolled),
-    ("first_text", None, MaskOfFirstText),
-    wrong("later_only", None, weigh=hiding(lambda s: torch.ones_like(s).tril())),
-    wrong("zeros_leak", "always a causal mask", weigh=hiding(lambda s: s.triu(1))),
-    wrong("width_scale", "√embed_dim", scale=lambda self, q: E**-0.5),
-    wrong("no_scale", "no scale", scale=lambda self, q: 1.0),
-    wrong("d_scale", "divided by head_dim", scale=lambda self, q: 1 / q.shape[-1]),
-    wrong("reshape", "reshape without transpose", split=cut_text),
-    wrong("merge", "merge without transpose", merge=glue),
-    wrong("both", "split and merge without transpose", split=cut_text, merge=glue),
+FAULTS = [  # name, the known mistake that is named or None, the checks that fail, class
+    ("normed_reshape", None, "equal tokens", NormedReshape),
+    wrong("rotary_merge", None, "equal tokens", parts=rotary, merge=glue),
+    wrong("keys_cut", "reshape without transpose", "same numbers", attend=keys_cut),
+    wrong(
+        "rotary_after", None, "equal tokens, mask", parts=rotary, weigh=triangle_after
+    ),
+    ("keys_first", "√embed_dim", "same numbers", KeysFirst),
+    ("shift_and_after", None, "mask", ShiftAndAfter),
+    ("rolled", None, "mask", Rolled),
+    ("first_text", None, "mask per text", MaskOfFirstText),
+    wrong(
+        "later_only",
+        None,
+        "who sees whom, mask",
+        weigh=hiding(lambda s: torch.ones_like(s).tril()),
+    ),
+    wrong(
+        "zeros_leak",
+        "always a causal mask",
+        "mask, with a mask, scores of 0",
+        weigh=hiding(lambda s: s.triu(1)),
+    ),
+    wrong("width_scale", "√embed_dim", "same numbers", scale=lambda self, q: E**-0.5),
+    wrong("no_scale", "no scale", "", scale=lambda self, q: 1.0),
+    wrong("d_scale", "divided by head_dim", "", scale=lambda self, q: 1 / q.shape[-1]),
+    wrong(
+        "reshape",
+        "reshape without transpose",
+        "equal tokens, same numbers, mask",
+        split=cut_text,
+    ),
+    wrong("merge", "merge without transpose", "equal tokens, same numbers", merge=glue),
+    wrong(
+        "both",
+        "split and merge without transpose",
+        "equal tokens, same numbers",
+        split=cut_text,
+        merge=glue,
+    ),
     wrong(
         "over_queries",
         "softmax over the wrong axis",
+        "equal tokens, same numbers, mask",
         softmax=lambda self, s: s.softmax(-2),
     ),
-    wrong("rotary_queries", None, parts=rotary, softmax=lambda self, s: s.softmax(-2)),
-    wrong("normed_queries", None, parts=normed, softmax=lambda self, s: s.softmax(-2)),
-    wrong("over_heads", "softmax over the heads", softmax=lambda self, s: s.softmax(1)),
-    wrong("one_ahead", None, weigh=hiding(lambda s: torch.ones_like(s).triu(2))),
-    wrong("not_itself", None, weigh=hiding(lambda s: torch.ones_like(s).triu())),
-    wrong("drops_in_eval", None, weigh=drops_in_eval),
-    wrong("no_maximum", None, softmax=no_maximum),
-    wrong("after", "mask after the softmax", weigh=mask_after),
-    wrong("minus_three", None, hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
-    wrong("zeros_masked", None, hide=zeros_shown),
+    wrong(
+        "rotary_queries",
+        None,
+        "equal tokens, mask",
+        parts=rotary,
+        softmax=lambda self, s: s.softmax(-2),
+    ),
+    wrong(
+        "normed_queries",
+        None,
+        "equal tokens, mask",
+        parts=normed,
+        softmax=lambda self, s: s.softmax(-2),
+    ),
+    wrong(
+        "over_heads",
+        "softmax over the heads",
+        "same numbers, mask",
+        softmax=lambda self, s: s.softmax(1),
+    ),
+    wrong(
+        "one_ahead",
+        None,
+        "who sees whom, mask",
+        weigh=hiding(lambda s: torch.ones_like(s).triu(2)),
+    ),
+    wrong(
+        "not_itself", None, "mask", weigh=hiding(lambda s: torch.ones_like(s).triu())
+    ),
+    wrong("drops_in_eval", None, "repeats", weigh=drops_in_eval),
+    wrong("no_maximum", None, "large scores", softmax=no_maximum),
+    wrong("after", "mask after the softmax", "mask, with a mask", weigh=mask_after),
+    wrong("minus_three", None, "mask", hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
+    wrong("zeros_masked", None, "scores of 0", hide=zeros_shown),
     wrong(
         "hides_queries",
         "mask transposed",
+        "mask, with a mask",
         hide=lambda self, s, m: s.masked_fill(~m.mT, LOW),
     ),
-    wrong("times_triangle", "scores times mask", weigh=times_triangle),
-    wrong("times_mask", "scores times mask", hide=lambda self, s, m: s * m),
-    wrong("scale_lost", None, hide=lambda self, s, m: (2 * s).masked_fill(~m, LOW)),
-    wrong("changes_input", None, forward=changes_input),
-    wrong("by_text", None, forward=by_text),
-    wrong("across_batch", None, forward=across_batch),
-    wrong("keys_as_values", "w_q, w_k and w_v in other roles", parts=keys_as_values),
-    wrong("no_out", "no output projection", forward=Stacked.attend),
-    wrong("no_softmax", "no softmax", softmax=lambda self, x: x),
+    wrong(
+        "times_triangle",
+        "scores times mask",
+        "same numbers, mask",
+        weigh=times_triangle,
+    ),
+    wrong(
+        "times_mask",
+        "scores times mask",
+        "mask, with a mask",
+        hide=lambda self, s, m: s * m,
+    ),
+    wrong(
+        "scale_lost", None, "mask", hide=lambda self, s, m: (2 * s).masked_fill(~m, LOW)
+    ),
+    wrong("changes_input", None, "input", forward=changes_input),
+    wrong("by_text", None, "batch", forward=by_text),
+    wrong("across_batch", None, "batch", forward=across_batch),
+    wrong(
+        "keys_as_values",
+        "w_q, w_k and w_v in other roles",
+        "same numbers",
+        parts=keys_as_values,
+    ),
+    wrong("no_out", "no output projection", "same numbers", forward=Stacked.attend),
+    wrong("no_softmax", "no softmax", "mask", softmax=lambda self, x: x),
 ]

@@ -88,11 +88,13 @@ def test_a_right_layer_is_accepted(name):
     assert report.right and report.mistake is None, str(report)
 
 
-@pytest.mark.parametrize("name, mistake, kind", FAULTS)
-def test_a_wrong_layer_is_found_and_named(name, mistake, kind):
+@pytest.mark.parametrize("name, mistake, checks, kind", FAULTS)
+def test_a_wrong_layer_is_found_and_named(name, mistake, checks, kind):
     torch.manual_seed(0)
     report = examine(kind(), E, H)
     assert report.mistake == mistake, str(report)
+    failed = [found.check for found in report.findings if found.ok is False]
+    assert ", ".join(failed) == checks, str(report)
     assert report.right == (report.verdict == meant(mistake))
     assert not report.right or mistake in ON_PURPOSE
 
@@ -282,7 +284,7 @@ def one_for_both():
     return layer
 
 
-FAULT = {name: kind for name, _, kind in FAULTS}
+FAULT = {name: kind for name, *_, kind in FAULTS}
 IN_SHAPES = "but in shape (length, length) or (batch, 1, length, length) it hides"
 NO_SCALE_AND_MASKS = "no scale, mask, mask per text"
 SAID = [  # layer, what its report says, what it does not say
