@@ -124,8 +124,8 @@ def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
 def checked_in(text: str) -> list[str]:
     """Return the exercises for which a cell calls `check`, also in a loop over them."""
     text = re.sub("#.*", "", text)
-    names = re.findall(r"""\bcheck\(\s*["'](\d+\.\d+)["']""", text)
-    if not names and re.search(r"\bcheck\(", text):
+    names = re.findall(r"""\bcheck\s*\(\s*["'](\d+\.\d+)["']""", text)
+    if not names and re.search(r"\bcheck\s*\(", text):
         names = re.findall(r"""["'](\d+\.\d+)["']""", text)
     return [*dict.fromkeys(names)]
 

@@ -92,7 +92,7 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
     "twice": ([soft(call=f"{CALL}check('1.4', lambda x: x)"), "OFF = -1",
                "own = lambda x: x.softmax(OFF)", "def f(q, k, v, T=1):\n"
                "    return own(q @ k.mT / q.shape[-1] ** 0.5 / T) @ v\n"
-               "%time check('1.1', f)"], "solved", "solved", ""),
+               "%time check ('1.1', f)"], "solved", "solved", ""),
     "interrupt": ([solved("1.1"), soft("raise KeyboardInterrupt")], "unmarked",
                   "solved", "its process ended: exit code 1, while marking 1.4"),
     "a loop": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
