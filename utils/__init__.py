@@ -35,13 +35,11 @@ this list, and says in its first line, which stands here, what lives there:
       House style, figures and diagrams with captions, heat maps; what can be drawn.
   viewer.py <- masks, plotting, words
       The head viewer: one piece of HTML that needs no network, no kernel, no widgets.
-  examine.py <- exercises
-      Is this attention right? `examine` asks any layer, from outside and from inside.
   benchmark.py
       Speed as a ratio, measured side by side, after an equality check.
 
 Beside them: `exercises` (check, progress, answer, mark; and what the answers of each
-lesson are tried with), of which examine.py alone reads the known mistakes; viewer.js
-and viewer.css, the script and the style of the viewer; and `tests`, the tests of all
-this.
+lesson are tried with); `examine` (is this attention right?), which reads the known
+mistakes of the exercises; viewer.js and viewer.css, the script and the style of the
+viewer; and `tests`, the tests of all this.
 """

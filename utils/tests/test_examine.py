@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from utils.attention import MultiHeadAttention, scaled_dot_product_attention
-from utils.examine import ON_PURPOSE, Finding, Report, examine, main
+from utils.examine import Finding, Report, examine
+from utils.examine.__main__ import main
+from utils.examine.inside import ON_PURPOSE
+from utils.examine.known_layers import KnownMistake, mistakes_of
 from utils.exercises.catalogue import NOTEBOOKS, read_page
-from utils.exercises.known_layers import KnownMistake, mistakes_of
 from utils.positions import ALiBi, Rotary, T5Bias
 from utils.tests.layers_right_and_wrong import (
     FAULTS,

@@ -22,8 +22,7 @@ from utils.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
-
-from . import catalogue
+from utils.exercises import catalogue
 
 NAMES = r"(^|[._])w?_?{0}([._]|$)|{1}"
 ROLES = [NAMES.format(*pair) for pair in (("q", "quer"), ("k", "key"), ("v", "value"))]

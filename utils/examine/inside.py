@@ -1,0 +1,82 @@
+"""Checks from inside: which way of computing attention gives the layer's numbers?"""
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from . import masks
+from .known_layers import known_mistakes, readings, reference
+from .probe import CAUSAL, NOT_COMPARED, ONE, SHAPES, SINGLE, Probe, made
+
+# Mistakes that some right layers make on purpose: they are named, and the verdict asks.
+ON_PURPOSE = {
+    "no scale": "T5 and GPT-Neo leave it out on purpose: is it meant?",
+    "no softmax": "linear attention leaves it out on purpose: is it meant?",
+    "divided by head_dim": "models in μP do it on purpose: is it meant?",
+    "every num_heads-th feature": "SuperGlue does it on purpose: is it meant?",
+}
+
+
+def numbers(p: Probe):
+    """Look for the way of computing that gives the layer's numbers."""
+    if not p.output.isfinite().all():
+        return None
+    usual = {"": ONE, ", causal": CAUSAL}
+    names = [name for name, seen in usual.items() if p.sees.equal(seen)]
+    heads, sizes = p.num_heads, (p.embed_dim, p.num_heads)
+    ways = [*zip(readings(p.layer, *sizes), readings(p.bare, *sizes))]
+    bare = p.tried(p.x, layer=p.bare)
+    for each, plain in ways:
+        if p.same(reference(p.x, plain, heads, p.sees), bare, SINGLE):
+            p.reading = plain
+            if not p.same(reference(p.x, each, heads, p.sees), p.output, SINGLE):
+                return None, "equal but for the biases: they are added elsewhere"
+            long, all_keys = p.text(1, 70), torch.ones(70, 70, dtype=torch.bool)
+            shown = all_keys.tril() if names == [", causal"] else all_keys
+            found = p.tried(long, layer=p.bare) if names else None
+            wanted = reference(long, plain, heads, shown)
+            if found is not None and not p.same(wanted, found, SINGLE):
+                text = "equal for 8 tokens, and not for 70. Is there a window?"
+                return None, text
+            pattern = names[0] if names else ", with its pattern"
+            equal = f"{each.layout}, {heads} heads{pattern}: softmax(QKᵀ/√d)V"
+            return each.ok, equal + each.but
+    asked = with_other_heads(p, bare)
+    likely = [plain for _, plain in ways if plain.likely]
+    shown = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
+    for plain, mask, mistake in product(likely, shown, known_mistakes()):
+        if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
+            return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
+    return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
+
+
+def with_other_heads(p: Probe, bare: Tensor) -> str | None:
+    """Return the question that another number of heads puts, if one is equal."""
+    for heads in range(1, p.embed_dim + 1):
+        if p.embed_dim % heads or heads == p.num_heads:
+            continue
+        for each in (x for x in readings(p.bare, p.embed_dim, heads) if x.likely):
+            if p.same(reference(p.x[:1], each, heads, p.sees), bare[:1], SINGLE):
+                return f"it is equal with {heads} head(s): is num_heads right?"
+    return None
+
+
+def numbers_with_a_mask(p: Probe):
+    """Name the mistake of a layer that is right until it gets a mask."""
+    if not p.reading or masks.kinds(p)[0] is not False:
+        return None
+    ways = [("True shows", shape) for shape in [*SHAPES][:3]]
+    outputs = [p.tried(p.x, made(way, p.hide), p.bare) for way in ways]
+    for mistake in (m for m in known_mistakes() if m.of_head):
+        gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
+        if any(p.same(gives, output, SINGLE) for output in outputs):
+            return named(p, mistake)
+    return None
+
+
+def named(p: Probe, mistake, asked: str | None = None):
+    """Return that the layer is a known mistake: a question if it may be on purpose."""
+    p.mistake = mistake.name
+    said = f"{mistake.name}: {mistake.why}"
+    return (None, f"{said} But {asked}") if asked else (False, said)

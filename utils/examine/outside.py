@@ -1,0 +1,262 @@
+"""Checks from outside: tokens are changed, and what moves is looked at.
+
+Each check returns (ok, text), or None if there is nothing to say.
+"""
+
+import re
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .probe import (
+    CAUSAL,
+    LENGTH,
+    ONE,
+    OTHERS,
+    Probe,
+    call_with,
+    copied,
+    either,
+    made,
+    parameters,
+)
+
+PATTERNS = {  # of who sees whom: whether right layers have it, and (queries, keys)
+    "every token sees every token": (True, ONE),
+    "causal: each token sees itself and earlier ones": (True, CAUSAL),
+    "no token sees another": (False, ~ONE),
+    "each token sees later ones only: is the mask inverted?": (False, ONE.triu()),
+    "each token sees the next one": (False, ONE.tril(1)),
+}
+WIDTHS = range(1, LENGTH - 1)
+PATTERNS |= {f"a window of {n + 1} tokens": (True, CAUSAL.triu(-n)) for n in WIDTHS}
+PATTERNS |= {f"{n} tokens on each side": (True, ONE.tril(n).triu(-n)) for n in WIDTHS}
+DROPPED = re.compile(r"^p$|drop(out)?(_p|_prob|_rate)?$")  # names of probabilities
+
+
+def zeros(p: Probe):
+    """Draw what is tiny (LayerScale), or zero if that hides everything."""
+    if p.output.shape == p.x.shape:
+        axes(p)
+    named = [(n, w) for n, w in p.layer.named_parameters() if "bias" not in n]
+    tiny = {n: w for n, w in named if w.numel() and w.abs().max() < 1e-4}
+    if not tiny or (seen := p.visible()) is None:
+        return None
+    if (seen & OTHERS).any() and not any(w.any() for w in tiny.values()):
+        names = ", ".join(n for n, w in tiny.items() if w.dim() > 1)
+        text = f"{names} is 0, and not tried: draw it, and examine it again"
+        return (None, text) if names else None
+    for w in tiny.values():
+        w.normal_(std=0.2)
+        if w.dim() < 2:  # it may stand under a root
+            w.abs_()
+    p.output = p.run(p.x)
+    return None, f"{', '.join(tiny)}: 0 or tiny, so random numbers are tried"
+
+
+def shapes(p: Probe):
+    outputs = {n: p.tried(p.text(2, n)) for n in (1, 5, LENGTH)}
+    for n, y in outputs.items():
+        if y is not None and y.shape != (wanted := (2, n, p.embed_dim)):
+            return False, f"{wanted} goes in, and {tuple(y.shape)} comes out"
+    if refused := [n for n, y in outputs.items() if y is None]:
+        return None, f"texts of {refused[0]} token(s) are refused"
+    return True, "each text keeps its length and its width"
+
+
+def repeats(p: Probe):
+    ok, text = p.same(p.run(p.x), p.output), "the same input gives the same output"
+    return either(ok, text, "calls differ in eval mode (dropout?); other tests wait")
+
+
+def input_stays(p: Probe):
+    before = p.axes(p.x).to(p.dtype)
+    p.call(p.layer, x := before.clone(), None)
+    text = "the input stays as it was"
+    return either(x.equal(before), text, "the layer changes its input")
+
+
+def precision(p: Probe):
+    if p.dtype == torch.float64:
+        return None
+    return None, "it runs in single precision only: what is below 1e-5 is not seen"
+
+
+def finite(p: Probe):
+    ok = p.output.isfinite().all()
+    return None if ok else (False, "NaN or infinite numbers come out")
+
+
+def moved_by_one(p: Probe) -> Tensor:
+    """Return what moves, (3, length), if token 2 of text 1 is changed."""
+    x = p.x.clone()
+    x[1, 2] = p.text()
+    return p.moved(p.run(x), p.output)
+
+
+def axes(p: Probe):
+    """Exchange the axes of length and batch if the other one is mixed."""
+    moved = moved_by_one(p)
+    if moved[[0, 2], 2].any() and not moved[1, [0, 1, 3, 4]].any():
+        p.length_first = not p.length_first
+        p.output = p.run(p.x)
+    return (None, "it takes (length, batch, embed_dim)") if p.length_first else None
+
+
+def batch(p: Probe):
+    alone = p.tried(p.x[1:2])  # the first may get what it gets alone
+    ok = alone is None or p.same(alone, p.output[1:2])
+    ok = ok and not moved_by_one(p)[[0, 2]].any()
+    text = "a text gives something else in a batch than alone; other tests wait"
+    return either(ok, "each text gives what it gives alone", text)
+
+
+def pattern(sees: Tensor) -> tuple[bool | None, str]:
+    """Return whether right layers have this pattern (None: some), and its name.
+
+    A token's own output depends on it by its query already. So only a query that may
+    attend to itself alone shows whether a token attends to itself.
+    """
+    for text, (ok, known) in PATTERNS.items():
+        if torch.equal(sees & OTHERS, known & OTHERS):
+            if ok and not known[0, 1:].any() and not sees[0, 0]:
+                return None, "each sees earlier tokens, but not itself: is it meant?"
+            return ok, text
+    return None, "an unusual pattern: is it meant?"
+
+
+def who_sees_whom(p: Probe):
+    if p.own_call and not (p.sees & OTHERS).any():  # it may give keys of its own
+        return None, "no token sees another: is it meant?"
+    return pattern(p.sees)
+
+
+def order(p: Probe):
+    if p.shuffles:
+        return True, "shuffled tokens give shuffled outputs"
+    text = "the order counts: positions or a mask inside, or tokens are mixed up"
+    return None if p.shuffles is None else (None, text)
+
+
+def other_inputs(p: Probe):
+    """Test whether the output depends on each input that the layer needs."""
+    inputs, usual = parameters(p.layer)[0][:3], p.call
+    if p.own_call or len(inputs) < 2:
+        return None
+    ignored, other = [], p.axes(p.text(3, LENGTH)).to(p.dtype)
+    for place, name in enumerate(inputs):
+        p.call = partial(call_with, other=other, place=place)
+        if p.same(p.tried(p.x), p.output):
+            ignored.append(name)
+    p.call = usual
+    if not ignored:
+        return None
+    return None, f"nothing depends on its input {' or '.join(ignored)}: is it meant?"
+
+
+def large_scores(p: Probe):
+    """Test whether large scores give numbers.
+
+    An exponential that overflows makes nearly every output NaN. In linear attention a
+    few are, where all features of a query underflow and its weights are 0 / 0.
+    """
+    if (output := p.tried(p.x * 1e4)) is None:
+        return None
+    lost = (~output.isfinite()).any(dim=-1).double().mean()
+    if 0 < lost < 0.5:
+        return None, f"{lost:.0%} of the outputs are NaN: all weights underflow to 0"
+    text = "they give NaN or infinity, as if exp overflows"
+    return either(lost == 0, "they give numbers", text)
+
+
+def half_precision(p: Probe):
+    """See whether the numbers stay close in float16, also with a mask."""
+    given = [None, *([made(p.hides, p.hide)] if p.hides else [])]
+    wanted, dtype = [p.run(p.x, mask) for mask in given], p.dtype
+    layer, p.dtype = copied(p.layer).half(), torch.float16
+    found = [p.tried(p.x, mask, layer) for mask in given]
+    p.dtype = dtype
+    if found[0] is None:  # not every operation is there on each device
+        return None
+    if found[-1] is None:
+        return None, "a mask is refused: a fill such as -1e9 does not fit float16"
+    for a, b in zip(found, wanted):
+        if b.isfinite().all() and not (a - b).abs().max() < 0.05 * b.abs().max():
+            return None, "its numbers are not those of double precision: is it meant?"
+    return None
+
+
+def slope(p: Probe, x: Tensor, weights: Tensor, mask=None) -> Tensor | None:
+    """Return the gradient of the weighted outputs at x; zeros if none arrives."""
+    with torch.enable_grad():
+        output = p.tried(leaf := x.clone().requires_grad_(), mask)
+        if output is None or not output.requires_grad:
+            return None if output is None else torch.zeros_like(x)
+        try:
+            return torch.autograd.grad((output * weights).sum(), leaf)[0]
+        except RuntimeError:  # such as a tensor that was changed in place
+            return None
+
+
+def gradients(p: Probe):
+    """Test whether the gradient of the input is the slope of the outputs."""
+    x, step, weights = p.text(1, LENGTH), 1e-6 * p.text(1, LENGTH), p.text(1, LENGTH)
+    more, less, found = p.tried(x + step), p.tried(x - step), slope(p, x, weights)
+    if p.exact > 1e-9 or any(y is None or y.isnan().any() for y in (found, more, less)):
+        return None
+    change = ((more - less) * weights).sum() / 2
+    terms = found * step
+    if (change - terms.sum()).abs() < 1e-4 * (change.abs() + terms.abs().sum()):
+        return None
+    return None, "its gradient is not the slope of its output (detach?): is it meant?"
+
+
+def weights_in_use(p: Probe):
+    """Test whether the output depends on each matrix."""
+    layer = copied(p.layer)
+    named = {n: w for n, w in layer.named_parameters() if w.dim() > 1}
+    with torch.enable_grad():
+        for w in named.values():
+            w.requires_grad_(w.is_floating_point())
+        output = p.tried(p.x, layer=layer)
+        if output is None or not output.requires_grad:
+            return None
+        each, weights = [*named.values()], p.text(3, LENGTH)
+        try:
+            slopes = torch.autograd.grad(
+                (output * weights).sum(), each, allow_unused=True
+            )
+        except RuntimeError:  # such as a tensor that was changed in place
+            return None
+    unused = [n for n, d in zip(named, slopes) if d is None or not d.any()]
+    if not unused:
+        return None
+    return None, f"nothing depends on {', '.join(unused)}: is it meant?"
+
+
+def dropout(p: Probe):
+    """See what is dropped in training."""
+    wanted = p.run(x := p.text(16, LENGTH))  # 16 texts: some are rarely dropped
+    p.layer.train()
+    first, second = p.tried(x), p.tried(x)
+    p.layer.eval()
+    if first is None or second is None:
+        return None
+    if torch.equal(first, second):
+        other = "in training mode it gives other numbers: is it meant?"
+        same = "in training mode: none"
+        return None, same if p.same(first, wanted) else other
+    layer = copied(p.layer).train()
+    for module in layer.modules():
+        for name, kept in vars(module).items():  # of nn.Dropout, or for F.dropout
+            if isinstance(kept, float) and DROPPED.search(name):
+                setattr(module, name, 0.0)
+    plain, again = p.tried(x, layer=layer), p.tried(x, layer=layer)
+    if p.same(plain, again) and not p.same(plain, wanted):
+        return None, "without dropout, training gives other numbers: is it meant?"
+    zero = (first == 0) & (wanted != 0)
+    zero = zero & ~zero.all(dim=-1, keepdim=True)  # all weights of a query may go
+    on_outputs = zero.double().mean() > 0.01
+    where = "on the outputs" if on_outputs else "inside, such as on the weights"
+    return None, f"in training mode: {where}"
