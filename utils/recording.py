@@ -142,6 +142,16 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {path: x for path, x in _modules(model).items() if innermost(x)}
 
 
+def by_layer(names: Iterable[str]) -> dict[int, list[int]]:
+    """Return {layer: [heads]}, as `ablate` takes them, of heads named "layer.head".
+
+    >>> by_layer(["2.8", "0.3", "2.10"])
+    {2: [8, 10], 0: [3]}
+    """
+    places = [tuple(map(int, name.split("."))) for name in names]
+    return {layer: [head for at, head in places if at == layer] for layer, _ in places}
+
+
 @contextmanager
 def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None):
     """Ablate heads of a model for a `with` block.

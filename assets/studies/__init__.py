@@ -48,18 +48,6 @@ def told(runs: Iterable[dict]) -> list[dict]:
     return found
 
 
-def by_layer(heads: list[str]) -> dict[int, list[int]]:
-    """Return {layer: [heads]} of names, as `ablate` takes them.
-
-    >>> by_layer(["2.8", "0.3", "2.10"])
-    {2: [8, 10], 0: [3]}
-    """
-    found: dict[int, list[int]] = {}
-    for layer, head in (map(int, name.split(".")) for name in heads):
-        found.setdefault(layer, []).append(head)
-    return found
-
-
 def as_json(study: dict) -> str:
     """Return a study as JSON text, with a line for each of its runs (or rows).
 

@@ -6,8 +6,9 @@ from pydoc_data.topics import topics
 
 import torch
 
-from assets.studies import FOLDER, by_layer
+from assets.studies import FOLDER
 from utils.pretrained import SMOLLM2_SHA256
+from utils.recording import by_layer
 
 INDUCTION = "18.6 17.4 17.3 17.5 18.7 23.2 23.7 20.6".split()  # of lesson 11's core
 TOPICS = 8  # texts of Python's help()

@@ -14,11 +14,11 @@ import random
 import torch
 import torch.nn.functional as F
 
-from assets.studies import by_layer, rounded
+from assets.studies import rounded
 from assets.studies._smollm2 import INDUCTION, about, help_texts, prose, random_like
 from utils.masks import causal_mask
 from utils.pretrained import load_smollm2
-from utils.recording import ablate, recorded
+from utils.recording import ablate, by_layer, recorded
 
 LENGTH, BIN, DRAWS = 512, 32, 16
 KINDS = "pair", "token", "new"

@@ -26,12 +26,12 @@ from contextlib import ExitStack
 
 import torch
 
-from assets.studies import by_layer, rounded
+from assets.studies import rounded
 from assets.studies._smollm2 import about, named, twice
 from utils.heads import induction
 from utils.masks import causal_mask
 from utils.pretrained import load_smollm2
-from utils.recording import ablate, recorded, replaced
+from utils.recording import ablate, by_layer, recorded, replaced
 
 TOKENS = 400
 EARLY = ["17.3", "17.4", "17.5", "18.6", "18.7"]

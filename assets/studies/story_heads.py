@@ -9,12 +9,12 @@ About fifteen minutes on one core.
 import torch
 from torch import Tensor
 
-from assets.studies import by_layer, rounded, told
+from assets.studies import rounded, told
 from assets.studies.story_models import SEEDS, STORED, trained
 from utils.heads import on_keys, record_attention
 from utils.masks import causal_mask
 from utils.pretrained import load_story_model
-from utils.recording import ablate, recorded, replaced
+from utils.recording import ablate, by_layer, recorded, replaced
 from utils.stories import LOOKS, NUMBER, encode, write_stories
 
 HEADS = [f"{block}.{head}" for block in range(2) for head in range(4)]

@@ -10,12 +10,12 @@ the course's 203 sentences: the share of their five nearest that stay.
 
 import torch
 
-from assets.studies import FOLDER, by_layer, rounded, stored_of
+from assets.studies import FOLDER, rounded, stored_of
 from utils.attention import split_heads
 from utils.baselines import holm
 from utils.heads import on_keys, record_attention
 from utils.pretrained import MINILM_SHA256, REVISION, load_minilm
-from utils.recording import ablate
+from utils.recording import ablate, by_layer
 from utils.syntax import read_conllu
 
 SENTENCES = FOLDER.parent / "annotated_sentences.conllu"
