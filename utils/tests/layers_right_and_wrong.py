@@ -400,11 +400,12 @@ class Closure(Stacked):
 
     def __init__(self):
         super().__init__()
-        dropout = nn.Dropout(0.5)
-        self.dropout, self.drop = dropout, lambda x: dropout(x)
+        dropout, lin = nn.Dropout(0.5), nn.Linear(E, E, bias=False)
+        self.dropout, self.lin = dropout, lin
+        self.before, self.drop = lambda x: lin(x), lambda x: dropout(x)
 
     def forward(self, x, mask=None):
-        return self.drop(super().forward(x, mask))
+        return self.drop(super().forward(self.before(x), mask))
 
 
 class Sigmoid(Stacked):

@@ -20,6 +20,7 @@ from utils.tests.layers_right_and_wrong import (
     RIGHT,
     AddedPositions,
     ChangesInside,
+    Closure,
     D,
     Detached,
     DropsPaths,
@@ -286,6 +287,19 @@ def one_for_both():
     return layer
 
 
+def in_a_closure(lin=None, used=True):
+    """Return a layer whose class keeps a module that the layer has, too."""
+    lin = lin or nn.Linear(E, E, bias=False)
+
+    class Kept(Stacked):
+        def forward(self, x, mask=None):
+            return super().forward(lin(x) if used else x, mask)
+
+    layer = Kept()
+    layer.lin = lin
+    return layer
+
+
 FAULT = {name: kind for name, *_, kind in FAULTS}
 IN_SHAPES = "but in shape (length, length) or (batch, 1, length, length) it hides"
 NO_SCALE_AND_MASKS = "no scale, mask, mask per text"
@@ -335,6 +349,14 @@ SAID = [  # layer, what its report says, what it does not say
     (Stacked, "in training mode: none", "meant"),
     (NamesOfLlama, "separate projections, 4 heads", "could not"),
     (one_for_both, "nothing depends on w_k.weight", "w_v.weight"),
+    (Closure, "in training mode: on the outputs", "lin.weight"),
+    (in_a_closure, "it runs in single precision only", "lin.weight"),
+    (
+        partial(in_a_closure, nn.Linear(E, E).requires_grad_(False)),
+        "in training mode: none",
+        "lin.weight",
+    ),
+    (partial(in_a_closure, used=False), "nothing depends on lin.weight: is", "qkv"),
     (Separate, "a fill such as -1e9 does not fit float16", "meant"),
     (OverflowsInHalf, meant("half precision"), "wrong"),
     (ZerosPaintedOver, "gives zeros, or the bias of the output, and NaN as", "meant"),
@@ -371,19 +393,28 @@ def test_keys_may_come_from_the_call():
     assert report.right and "no token sees another: is it meant?" in str(report)
 
 
+def test_a_call_may_keep_the_layer():
+    layer = Stacked()
+    report = examine(layer, E, H, call=lambda _, x, mask: layer(x.float(), mask))
+    assert "nothing depends on" not in str(report), str(report)
+
+
 def test_numbers_that_are_nan_have_no_name():
     report = examine(Stacked(), E, H, call=lambda layer, x, mask: x * math.nan)
     assert not report.right and report.mistake is None, str(report)
 
 
 def test_layer_mode_and_random_numbers_stay_as_they_were():
-    layer = Stacked().train()
+    norm = nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(E), nn.Unflatten(0, (-1, 8)))
+    layer = in_a_closure(norm).train()
+    layer.out.requires_grad_(False)
     before = {name: x.clone() for name, x in layer.state_dict().items()}
     state = torch.get_rng_state()
     examine(layer, E, H)
     assert torch.equal(torch.get_rng_state(), state) and layer.training
+    assert layer.qkv.weight.requires_grad and not layer.out.weight.requires_grad
     for name, x in layer.state_dict().items():
-        assert x.dtype == torch.float32 and torch.equal(x, before[name])
+        assert x.dtype == before[name].dtype and torch.equal(x, before[name])
 
 
 def only_three(layer, x, mask):
