@@ -28,10 +28,14 @@ def numbers(p: Probe):
     ways = [*zip(readings(p.layer, *sizes), readings(p.bare, *sizes))]
     bare = p.tried(p.x, layer=p.bare)
     for each, plain in ways:
-        if p.same(reference(p.x, plain, heads, p.sees), bare, SINGLE):
+        known = reference(p.x, plain, heads, p.sees)
+        if p.same(known, bare, SINGLE):
             p.reading = plain
-            if not p.same(reference(p.x, each, heads, p.sees), p.output, SINGLE):
-                return None, "equal but for the biases: they are added elsewhere"
+            pattern = names[0] if names else ", with its pattern"
+            whole = reference(p.x, each, heads, p.sees)
+            if not p.same(whole, p.output, SINGLE):
+                but = f" but for the biases, added elsewhere{each.but}"
+                return None, equation(p, each, pattern, known, bare) + but
             long, all_keys = p.text(1, 70), torch.ones(70, 70, dtype=torch.bool)
             shown = all_keys.tril() if names == [", causal"] else all_keys
             found = p.tried(long, layer=p.bare) if names else None
@@ -39,9 +43,7 @@ def numbers(p: Probe):
             if found is not None and not p.same(wanted, found, SINGLE):
                 text = "equal for 8 tokens, and not for 70. Is there a window?"
                 return None, text
-            pattern = names[0] if names else ", with its pattern"
-            equal = f"{each.layout}, {heads} heads{pattern}: softmax(QKᵀ/√d)V"
-            return each.ok, equal + each.but
+            return each.ok, equation(p, each, pattern, whole, p.output) + each.but
     asked = with_other_heads(p, bare)
     likely = [plain for _, plain in ways if plain.likely]
     shown = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
@@ -49,6 +51,20 @@ def numbers(p: Probe):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
             return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
     return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
+
+
+def equation(p: Probe, each, pattern: str, given: Tensor, output: Tensor) -> str:
+    """Return how the layer computes, and how exactly this gives its output.
+
+    Relative to the largest output, or to 1 if that is more, as in `Probe.same`.
+    """
+    size = p.embed_dim // p.num_heads
+    heads, groups = (len(m.w) // size for m in each.matrices[:2])
+    heads = f"{heads} head{'s' if heads > 1 else ''}"
+    heads += f", {groups} of keys and values" if groups < p.num_heads else ""
+    rest = (given - output).abs().max() / output.abs().max().clamp(min=1.0)
+    exact = next((x for x in ("1e-12", "1e-9", "1e-6") if rest <= float(x)), "1e-5")
+    return f"{each.layout}, {heads}{pattern}: softmax(QKᵀ/√{size})V, equal to {exact}"
 
 
 def with_other_heads(p: Probe, bare: Tensor) -> str | None:

@@ -532,6 +532,18 @@ class ShownAsOne(Stacked):
         return scores + (1 - mask.to(scores)) * torch.finfo(scores.dtype).min
 
 
+class BiasElsewhere(Stacked):
+    """A bias is added to the queries after the split, the same for each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(D))
+
+    def parts(self, x):
+        q, k, v = super().parts(x)
+        return q + self.bias.repeat(H), k, v
+
+
 class DropsPaths(Stacked):
     def forward(self, x, mask=None):
         kept = torch.bernoulli(torch.full((len(x), 1, 1), 0.95)) / 0.95
