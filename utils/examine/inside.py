@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import masks
 from .known_layers import known_mistakes, readings, reference
-from .probe import CAUSAL, NOT_COMPARED, ONE, SHAPES, SINGLE, Probe, made
+from .probe import CAUSAL, NOT_COMPARED, ONE, SHAPES, SINGLE, Probe, hidden_by, made
 
 # Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
@@ -81,13 +81,36 @@ def with_other_heads(p: Probe, bare: Tensor) -> str | None:
 def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
     if not p.reading or masks.kinds(p)[0] is not False:
-        return None
+        return differs_with_a_mask(p) if p.reading and p.hides else None
     ways = [("True shows", shape) for shape in [*SHAPES][:3]]
     outputs = [p.tried(p.x, made(way, p.hide), p.bare) for way in ways]
     for mistake in (m for m in known_mistakes() if m.of_head):
         gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
         if any(p.same(gives, output, SINGLE) for output in outputs):
             return named(p, mistake)
+    return None
+
+
+def differs_with_a_mask(p: Probe):
+    """Compare where a score is 0, and where scores are far below 0.
+
+    A layer may set the output of token 2 to 0, which is hidden from all.
+    """
+    mask, shown = made(p.hides, p.hide), p.sees & ~hidden_by(p, p.hides[1])
+    x, rows = p.text(3, len(shown)), [n for n in range(len(shown)) if n != 2]
+    x[:, 1] = 0.0
+    for size, where in ((1.0, "a score is 0"), (30.0, "shown scores are low")):
+        given, bare = p.tried(size * x, mask, p.bare), p.tried(size * x, None, p.bare)
+        if given is None or bare is None or not bare.isfinite().all():
+            continue
+        wanted = reference(size * x, p.reading, p.num_heads, shown)
+        if p.same(given[:, rows], wanted[:, rows], 1e-3):
+            continue
+        for mistake in (m for m in known_mistakes() if m.of_head):
+            gives = mistake.gives(size * x, p.reading, p.num_heads, shown)
+            if gives is not None and p.same(gives[:, rows], given[:, rows], SINGLE):
+                return named(p, mistake)
+        return False, f"it hides something else where {where}"
     return None
 
 

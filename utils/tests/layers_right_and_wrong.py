@@ -883,7 +883,7 @@ FAULTS = [  # name, the known mistake that is named or None, the checks that fai
     wrong("no_maximum", None, "large scores", softmax=no_maximum),
     wrong("after", "mask after the softmax", "mask, with a mask", weigh=mask_after),
     wrong("minus_three", None, "mask", hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
-    wrong("zeros_masked", None, "scores of 0", hide=zeros_shown),
+    wrong("zeros_masked", None, "with a mask, scores of 0", hide=zeros_shown),
     wrong(
         "hides_queries",
         "mask transposed",
