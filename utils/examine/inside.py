@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import masks
 from .known_layers import known_mistakes, readings, reference
-from .probe import CAUSAL, NOT_COMPARED, ONE, SHAPES, SINGLE, Probe, made
+from .probe import CAUSAL, NOT_COMPARED, ONE, SHAPES, SINGLE, Probe, hidden_by, made
 
 # Mistakes that some right layers make on purpose: they are named, and the verdict asks.
 ON_PURPOSE = {
@@ -28,10 +28,14 @@ def numbers(p: Probe):
     ways = [*zip(readings(p.layer, *sizes), readings(p.bare, *sizes))]
     bare = p.tried(p.x, layer=p.bare)
     for each, plain in ways:
-        if p.same(reference(p.x, plain, heads, p.sees), bare, SINGLE):
+        known = reference(p.x, plain, heads, p.sees)
+        if p.same(known, bare, SINGLE):
             p.reading = plain
-            if not p.same(reference(p.x, each, heads, p.sees), p.output, SINGLE):
-                return None, "equal but for the biases: they are added elsewhere"
+            pattern = names[0] if names else ", with its pattern"
+            whole = reference(p.x, each, heads, p.sees)
+            if not p.same(whole, p.output, SINGLE):
+                but = f" but for the biases, added elsewhere{each.but}"
+                return None, equation(p, each, pattern, known, bare) + but
             long, all_keys = p.text(1, 70), torch.ones(70, 70, dtype=torch.bool)
             shown = all_keys.tril() if names == [", causal"] else all_keys
             found = p.tried(long, layer=p.bare) if names else None
@@ -39,9 +43,7 @@ def numbers(p: Probe):
             if found is not None and not p.same(wanted, found, SINGLE):
                 text = "equal for 8 tokens, and not for 70. Is there a window?"
                 return None, text
-            pattern = names[0] if names else ", with its pattern"
-            equal = f"{each.layout}, {heads} heads{pattern}: softmax(QKᵀ/√d)V"
-            return each.ok, equal + each.but
+            return each.ok, equation(p, each, pattern, whole, p.output) + each.but
     asked = with_other_heads(p, bare)
     likely = [plain for _, plain in ways if plain.likely]
     shown = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
@@ -49,6 +51,20 @@ def numbers(p: Probe):
         if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
             return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
     return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
+
+
+def equation(p: Probe, each, pattern: str, given: Tensor, output: Tensor) -> str:
+    """Return how the layer computes, and how exactly this gives its output.
+
+    Relative to the largest output, or to 1 if that is more, as in `Probe.same`.
+    """
+    size = p.embed_dim // p.num_heads
+    heads, groups = (len(m.w) // size for m in each.matrices[:2])
+    heads = f"{heads} head{'s' if heads > 1 else ''}"
+    heads += f", {groups} of keys and values" if groups < p.num_heads else ""
+    rest = (given - output).abs().max() / output.abs().max().clamp(min=1.0)
+    exact = next((x for x in ("1e-12", "1e-9", "1e-6") if rest <= float(x)), "1e-5")
+    return f"{each.layout}, {heads}{pattern}: softmax(QKᵀ/√{size})V, equal to {exact}"
 
 
 def with_other_heads(p: Probe, bare: Tensor) -> str | None:
@@ -65,13 +81,36 @@ def with_other_heads(p: Probe, bare: Tensor) -> str | None:
 def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
     if not p.reading or masks.kinds(p)[0] is not False:
-        return None
+        return differs_with_a_mask(p) if p.reading and p.hides else None
     ways = [("True shows", shape) for shape in [*SHAPES][:3]]
     outputs = [p.tried(p.x, made(way, p.hide), p.bare) for way in ways]
     for mistake in (m for m in known_mistakes() if m.of_head):
         gives = mistake.gives(p.x, p.reading, p.num_heads, ~p.hide)
         if any(p.same(gives, output, SINGLE) for output in outputs):
             return named(p, mistake)
+    return None
+
+
+def differs_with_a_mask(p: Probe):
+    """Compare where a score is 0, and where scores are far below 0.
+
+    A layer may set the output of token 2 to 0, which is hidden from all.
+    """
+    mask, shown = made(p.hides, p.hide), p.sees & ~hidden_by(p, p.hides[1])
+    x, rows = p.text(3, len(shown)), [n for n in range(len(shown)) if n != 2]
+    x[:, 1] = 0.0
+    for size, where in ((1.0, "a score is 0"), (30.0, "shown scores are low")):
+        given, bare = p.tried(size * x, mask, p.bare), p.tried(size * x, None, p.bare)
+        if given is None or bare is None or not bare.isfinite().all():
+            continue
+        wanted = reference(size * x, p.reading, p.num_heads, shown)
+        if p.same(given[:, rows], wanted[:, rows], 1e-3):
+            continue
+        for mistake in (m for m in known_mistakes() if m.of_head):
+            gives = mistake.gives(size * x, p.reading, p.num_heads, shown)
+            if gives is not None and p.same(gives[:, rows], given[:, rows], SINGLE):
+                return named(p, mistake)
+        return False, f"it hides something else where {where}"
     return None
 
 

@@ -213,23 +213,30 @@ def gradients(p: Probe):
 
 
 def weights_in_use(p: Probe):
-    """Test whether the output depends on each matrix."""
-    layer = copied(p.layer)
+    """Test whether the output depends on each matrix, of the copy or of the layer.
+
+    A function that the layer keeps may call the layer's own modules, also in a copy.
+    """
+    layer, own = copied(p.layer), dict(p.given.named_parameters())
     named = {n: w for n, w in layer.named_parameters() if w.dim() > 1}
-    with torch.enable_grad():
-        for w in named.values():
-            w.requires_grad_(w.is_floating_point())
-        output = p.tried(p.x, layer=layer)
-        if output is None or not output.requires_grad:
-            return None
-        each, weights = [*named.values()], p.text(3, LENGTH)
-        try:
-            slopes = torch.autograd.grad(
-                (output * weights).sum(), each, allow_unused=True
-            )
-        except RuntimeError:  # such as a tensor that was changed in place
-            return None
-    unused = [n for n, d in zip(named, slopes) if d is None or not d.any()]
+    each = [*named.values(), *(own[n] for n in named)]
+    before = [w.requires_grad for w in each]
+    try:
+        with torch.enable_grad():
+            for w in each:
+                w.requires_grad_(w.is_floating_point())
+            output, weights = p.tried(p.x, layer=layer), p.text(3, LENGTH)
+            if output is None or not output.requires_grad:
+                return None
+            output = (output * weights).sum()
+            slopes = torch.autograd.grad(output, each, allow_unused=True)
+    except RuntimeError:  # such as a tensor that was changed in place
+        return None
+    finally:
+        for w, known in zip(each, before):
+            w.requires_grad_(known)
+    used = [d is not None and bool(d.any()) for d in slopes]
+    unused = [n for n, *two in zip(named, used, used[len(named) :]) if not any(two)]
     if not unused:
         return None
     return None, f"nothing depends on {', '.join(unused)}: is it meant?"
@@ -238,9 +245,15 @@ def weights_in_use(p: Probe):
 def dropout(p: Probe):
     """See what is dropped in training."""
     wanted = p.run(x := p.text(16, LENGTH))  # 16 texts: some are rarely dropped
-    p.layer.train()
+    buffers = [(kept, kept.clone()) for kept in p.given.buffers()]
+    both = p.layer, p.given  # a function may keep the layer's own modules
+    for each in both:
+        each.train()
     first, second = p.tried(x), p.tried(x)
-    p.layer.eval()
+    for each in both:
+        each.eval()
+    for kept, before in buffers:  # such as the mean of a BatchNorm
+        kept.copy_(before)
     if first is None or second is None:
         return None
     if torch.equal(first, second):

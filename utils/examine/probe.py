@@ -82,13 +82,15 @@ def copied(layer: nn.Module) -> nn.Module:
 class Probe:
     """A copy of a layer, as a function of tokens, and what was seen of it.
 
-    output: what it gives for x (3, length, embed_dim). exact: how exactly it computes,
-    relative to its largest output: of a smooth function the second difference of tiny
-    steps is nothing, and where a part is in single precision it jumps.
+    given: the layer itself. output: what the copy gives for x (3, length, embed_dim).
+    exact: how exactly it computes, relative to its largest output: of a smooth function
+    the second difference of tiny steps is nothing, and where a part is in single
+    precision it jumps.
     """
 
     def __init__(self, layer, embed_dim: int, num_heads: int, call: Callable | None):
         self.layer, self.dtype = copied(layer).double(), torch.float64
+        self.given = layer
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False

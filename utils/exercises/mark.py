@@ -12,6 +12,7 @@ import argparse
 import ast
 import contextlib
 import csv
+import importlib
 import json
 import multiprocessing
 import os
@@ -106,11 +107,13 @@ def answer_cells(path: Path) -> list[tuple[str, str, list[ast.stmt]]]:
     An exercise that the notebook calls by an old number is called by today's. A
     ValueError says why there is no answer.
     """
-    found, titles, before = [], {}, []
+    found, titles, before, called = [], {}, [], ["check"]
     for kind, text, metadata in cells_of(path):
         if kind == "markdown":
             titles |= dict(HEADING.findall(text))
         elif kind == "code":
+            called += re.findall(r"\bcheck\s+as\s+(\w+)", text)
+            text = re.sub(rf"(?<![.\w])({'|'.join(called)})(?=\s*\()", "check", text)
             names = [] if "shows_broken" in metadata else checked_in(text)
             names = [number_of(n, titles.get(n, "")) for n in names]
             found += [(n, text, before[:]) for n in names if n in EXERCISES]
@@ -143,15 +146,28 @@ def verdict_on(name: str, text: str, before: list[ast.stmt]) -> tuple[str, str]:
     except kept.NotKept as error:
         why = str(error)
     missing = re.search(r"name '(\w+)' is not defined", why)
+    changes = []  # such as K["d"] = 1, which stand after K = {}
     for line in map(ast.unparse, reversed(before) if missing else ()):
-        table = symtable.symtable(line, "", "exec")
-        defined = (x for x in table.get_symbols() if x.is_assigned() or x.is_imported())
-        if missing[1] in (x.get_name() for x in defined) and line not in text:
-            return verdict_on(name, f"{line}\n{text}", before)
+        if missing[1] in defined_by(line) and line not in text:
+            lines = "\n".join([line, *reversed(changes), text])
+            return verdict_on(name, lines, before)
+        if re.match(rf"{missing[1]}[\[.]", line) and "check(" not in line:
+            changes.append(line)
     if status != "wrong":
         return status, status
     why = "".join(c if c.isprintable() else " " for c in why[:LONGEST])
     return f"wrong: {mistake or why}", f"wrong: {mistake or 'others'}"
+
+
+def defined_by(line: str) -> list[str]:
+    """Return the names that a statement defines, also those of `from x import *`."""
+    if star := re.fullmatch(r"from ([\w.]+) import \*", line):
+        with contextlib.suppress(Exception):  # whatever the module does
+            module = importlib.import_module(star[1])
+            return [*getattr(module, "__all__", vars(module))]
+        return []
+    symbols = symtable.symtable(line, "", "exec").get_symbols()
+    return [x.get_name() for x in symbols if x.is_assigned() or x.is_imported()]
 
 
 # --- in the process that was called -----------------------------------------------
@@ -203,12 +219,13 @@ def best(verdicts: list[tuple[str, tuple[str, str]]]) -> dict[str, tuple[str, st
 def files(arguments: list[Path]) -> list[Path]:
     """Return the files that are meant, each once, also those in folders.
 
-    Nothing hidden: neither .ipynb_checkpoints nor the ._01.ipynb of a Mac's archive.
+    Nothing of a hidden folder, such as .ipynb_checkpoints.
     """
     found = {}  # in their order
     for path in arguments:
         for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            hidden = any(part.startswith(".") for part in each.relative_to(path).parts)
+            folders = each.relative_to(path).parts[:-1]
+            hidden = any(part.startswith(".") for part in folders)
             found |= {each: None} if each.is_file() and not hidden else {}
     return list(found)
 
@@ -229,8 +246,12 @@ def main(arguments: list[str] | None = None) -> None:
     if missing := [str(x) for x in given.submissions if not x.exists()]:
         parser.error(f"there is no {', '.join(missing)}")
     found = files(given.submissions)
-    submissions = [x for x in found if x.suffix == ".ipynb"]
-    others = [x.as_posix() for x in found if x.suffix not in (".ipynb", ".csv")]
+    # not the ._01.ipynb of a Mac's archive, if it was not named
+    named = {*given.submissions}
+    marked = [x for x in found if x in named or not x.name.startswith(".")]
+    submissions = [x for x in marked if x.suffix == ".ipynb"]
+    own = given.csv and given.csv.resolve()
+    left = [x for x in found if x not in submissions and x.resolve() != own]
     if not submissions:
         parser.error("there is no notebook (.ipynb)")
     columns, old = read(given.csv) if given.csv else ([], [])
@@ -238,9 +259,9 @@ def main(arguments: list[str] | None = None) -> None:
     if given.csv:  # before anything is printed
         write(given.csv, columns, old, rows)
     print(table(rows))
-    if others:
-        why = "because the name does not end in .ipynb"
-        print(f"Not marked, {why}: {', '.join(others)}.")
+    if left:
+        why = "because the name does not end in .ipynb, or begins with a dot"
+        print(f"Not marked, {why}: {', '.join(x.as_posix() for x in left)}.")
 
 
 # --- the CSV file and the table ---------------------------------------------------

@@ -400,11 +400,12 @@ class Closure(Stacked):
 
     def __init__(self):
         super().__init__()
-        dropout = nn.Dropout(0.5)
-        self.dropout, self.drop = dropout, lambda x: dropout(x)
+        dropout, lin = nn.Dropout(0.5), nn.Linear(E, E, bias=False)
+        self.dropout, self.lin = dropout, lin
+        self.before, self.drop = lambda x: lin(x), lambda x: dropout(x)
 
     def forward(self, x, mask=None):
-        return self.drop(super().forward(x, mask))
+        return self.drop(super().forward(self.before(x), mask))
 
 
 class Sigmoid(Stacked):
@@ -529,6 +530,18 @@ class ShownAsOne(Stacked):
 
     def hide(self, scores, mask):
         return scores + (1 - mask.to(scores)) * torch.finfo(scores.dtype).min
+
+
+class BiasElsewhere(Stacked):
+    """A bias is added to the queries after the split, the same for each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(D))
+
+    def parts(self, x):
+        q, k, v = super().parts(x)
+        return q + self.bias.repeat(H), k, v
 
 
 class DropsPaths(Stacked):
@@ -870,7 +883,7 @@ FAULTS = [  # name, the known mistake that is named or None, the checks that fai
     wrong("no_maximum", None, "large scores", softmax=no_maximum),
     wrong("after", "mask after the softmax", "mask, with a mask", weigh=mask_after),
     wrong("minus_three", None, "mask", hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
-    wrong("zeros_masked", None, "scores of 0", hide=zeros_shown),
+    wrong("zeros_masked", None, "with a mask, scores of 0", hide=zeros_shown),
     wrong(
         "hides_queries",
         "mask transposed",

@@ -2,6 +2,7 @@
 
 A name of torch that begins with one underscore is not promised to stay. Each that is
 used stands in `DOORS`; the tests named there run on the lowest and on the newest torch.
+What is replaced in another library, which may call it otherwise, stands in `REPLACED`.
 """
 
 import json
@@ -27,6 +28,11 @@ DOORS = {
     # nothing public counts the hooks of a module
     "_forward_hooks": "exercises/test_answers: 7.3, hooks that stay",
     "_forward_pre_hooks": "exercises/test_answers: 7.3, hooks that stay",
+}
+# what the package replaces in other libraries while it calls them
+REPLACED = {
+    # gguf reads a path alone, and its memmap takes 3 seconds more than an array
+    "numpy.memmap": "test_pretrained: the weights of lesson 11's model",
 }
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve()
 PARTS = ("utils/**/*", ".ci/*", "notebooks/**/*.ipynb", "notebooks/*.py", "assets/**/*")
@@ -60,6 +66,12 @@ def private_names(code):
 
 def test_the_table_is_whole():
     assert set().union(*map(private_names, sources())) == set(DOORS)
+
+
+def test_what_is_replaced_in_other_libraries_is_known():
+    files = [x for x in ROOT.glob("utils/**/*.py") if "tests" not in x.parts]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert {*re.findall(r"""\bpatch\(["']([\w.]+)""", code)} == {*REPLACED}
 
 
 USES = """

@@ -93,6 +93,14 @@ SUBMISSIONS = {  # name: (cells, what is said of 1.4, of 1.1, of the whole)
                "own = lambda x: x.softmax(OFF)", "def f(q, k, v, T=1):\n"
                "    return own(q @ k.mT / q.shape[-1] ** 0.5 / T) @ v\n"
                "%time check ('1.1', f)"], "solved", "solved", ""),
+    "stars": (["from torch import *\nfrom utils.exercises import *\nK = {}",
+               "K['d'] = -1\nEXERCISES['1.4']",
+               "def f(x):\n    return softmax(x, K['d'])\ncheck('1.4', f)",
+               "from utils.exercises import check as c", "def g(q, k, v, T=1):\n"
+               "    return softmax(q @ k.mT / q.shape[-1] ** 0.5 / T, K['d']) @ v\n"
+               "c('1.1', g)"], "solved", "solved", ""),
+    "modules": (["import utils.exercises as ex", f"{soft(call='')}ex.{CALL}",
+                 solved("1.1").replace("check", "ex.check")], "solved", "solved", ""),
     "interrupt": ([solved("1.1"), soft("raise KeyboardInterrupt")], "unmarked",
                   "solved", "its process ended: exit code 1, while marking 1.4"),
     "a loop": ([solved("1.1"), f"{NEVER}while True: time.sleep(1)\n{soft()}"],
@@ -110,6 +118,7 @@ def marked(tmp_path_factory):
     (folder / "text.ipynb").write_text("[1, 2")
     (folder / "01.ipynb.txt").write_text("{}")
     (folder / "older.csv").touch()
+    (folder / "._right.ipynb").touch()
     script = folder.parent / "command.py"  # which a fork server can read
     script.write_text(COMMAND)
     own = {"COURSE_PROGRESS_DIR": str(folder / "kept"), "PYTHONIOENCODING": "cp1252"}
@@ -141,9 +150,11 @@ def test_the_table_the_bar_and_what_was_left_out(marked):
     assert done.returncode == 0
     assert rows["text"]["problem"].startswith("it is no notebook of format 4")
     assert "1.1 wrong: no scale" in out and f"{len(rows)}/{len(rows)}" in err
-    assert "1.1: 9 solved, 2 wrong: others, 1 unmarked, 1 wrong: no scale." in out
-    assert "Not marked, because the name does not end in .ipynb: " in out
-    assert "01.ipynb.txt." in out and ".csv" not in out
+    assert "1.1: 11 solved, 2 wrong: others, 1 unmarked, 1 wrong: no scale." in out
+    assert "Not marked, because the name does not end in .ipynb, or begins" in out
+    *_, last = out.splitlines()
+    names = [Path(each).name for each in last.rstrip(".").split(": ")[1].split(", ")]
+    assert names == ["._right.ipynb", "01.ipynb.txt", "older.csv"]
 
 
 def test_an_old_number_is_known_by_its_title(tmp_path, monkeypatch):
