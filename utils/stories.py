@@ -5,11 +5,11 @@ is and who has the thing. So it knows which sentences can come next, and with wh
 probability: this writes stories, and it says how probable a text is.
 """
 
-import copy
 import itertools
 import math
 import random
 import re
+from os.path import commonprefix
 
 import torch
 from torch import Tensor
@@ -66,6 +66,8 @@ SLOTS = {  # what can stand in the place of a word in braces
     "thing": [f"{look} {thing}" for look in LOOKS for thing in THINGS],
     "place": PLACES + BOXES + FIRST + SECOND,
 }
+KINDS = {"colour": LOOKS, "thing": THINGS, "name": FIRST + SECOND}  # of words
+KINDS |= {"pronoun": ["She", "He", "her", "him"], "place": PLACES + BOXES}
 ENDS = ("had", "lay")
 EVENTS = 5  # of a story, after its start and before its end
 STARTS = len(FIRST) * len(SECOND) * len(WHO) ** 2 * len(SLOTS["thing"])
@@ -161,23 +163,24 @@ def write_stories(count: int, seed: int) -> list[str]:
 def surprise(text: str) -> float:
     """Return -log of the probability that the grammar writes this story; inf: never.
 
-    It counts all ways to write it. The sum over many stories, divided by the number of
-    their tokens, is the lowest loss that any model can reach on them, in the mean.
+    There is at most one way to write it. The sum over many stories, divided by the
+    number of their tokens, is the lowest loss that any model can reach, in the mean.
     """
-    said = next(filter(None, (start.match(text) for start in STARTED)), None)
-    if not said or said["b"] not in SECOND:
-        return math.inf
-    who = {said["a"]: said["who"], said["b"]: said["other"]}
-    story = Story(who, said["thing"])
-    told = story.tell("start", *story.who, None)
-    rests = [text[len(x) + 1 :] for x in told if text.startswith(f"{x} ")]
-    p = sum(_probability(story, rest) for rest in rests) / len(told) / STARTS
-    return -math.log(p) if p else math.inf
+    return _read(text)[0]
 
 
 def is_right(text: str) -> bool:
     """Return whether the grammar can write this story: no error, from start to end."""
     return surprise(text) < math.inf
+
+
+def first_error(text: str) -> str | None:
+    """Return the kind of the first wrong word; None: the grammar can write this story.
+
+    A word is wrong if no story begins with the text up to it. The kinds are those of
+    KINDS, "start" (before the first event), "night" (who has it then), and "other".
+    """
+    return _read(text)[1]
 
 
 def encode(texts: list[str]) -> Tensor:
@@ -231,17 +234,33 @@ def _write(rng: random.Random) -> str:
     return " ".join(told)
 
 
-def _probability(story: Story, rest: str) -> float:
-    """Return the probability that a story goes on with this text, and ends with it."""
-    total = 0.0
-    for p, sentence, what in story.next():
-        if what and rest.startswith(f"{sentence} "):
-            after = copy.deepcopy(story)
-            after.happen(*what)
-            total += p * _probability(after, rest[len(sentence) + 1 :])
-        elif not what and rest == sentence:
-            total += p
-    return total
+def _read(text: str) -> tuple[float, str | None]:
+    """Return what `surprise` and `first_error` return."""
+    said = next(filter(None, (start.match(text) for start in STARTED)), None)
+    if not said or said["b"] not in SECOND or said["She"] != WHO[said["who"]][0]:
+        return math.inf, "start"
+    story = Story({said["a"]: said["who"], said["b"]: said["other"]}, said["thing"])
+    found, rest = math.log(STARTS * len(STARTED)), text[said.end() :]
+    while True:
+        ways = [(p, f" {sentence}", what) for p, sentence, what in story.next()]
+        fits = [x for x in ways if rest.startswith(x[1]) and (x[2] or rest == x[1])]
+        if not fits:
+            return math.inf, _kind(rest, [sentence for _, sentence, _ in ways])
+        ((p, sentence, what),) = fits  # no sentence begins with another one
+        found, rest = found - math.log(p), rest[len(sentence) :]
+        if not what:
+            return found, None
+        story.happen(*what)
+
+
+def _kind(said: str, told: list[str]) -> str:
+    """Return the kind of the first word in which `said` differs from all of `told`."""
+    words, *others = map(SPLIT["words"], [said, *told])
+    right = max((commonprefix([words, each]) for each in others), key=len)
+    if right[-1:] == [","] and right[0] in (" At", " When"):  # At night, …
+        return "night"
+    wrong = "".join(words[len(right) :][:1]).strip()
+    return next((kind for kind, words in KINDS.items() if wrong in words), "other")
 
 
 def _pattern(wording: str) -> re.Pattern:

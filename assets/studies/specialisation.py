@@ -8,9 +8,10 @@ stored.
 from collections.abc import Callable
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from assets.studies import _repeating, rounded, told
+from assets.studies import FOLDER, _repeating, rounded, told
 from assets.studies._repeating import (
     HEADS,
     KINDS,
@@ -30,14 +31,14 @@ from utils.heads import (
     previous_token,
     record_attention,
 )
-from utils.recording import ablate, head_importance
+from utils.recording import ablate, head_importance, recorded, replaced
 from utils.training import cross_entropy
 
 SEEDS = range(16)
 SETTINGS = _repeating.SETTINGS
 CHECKED = ("smeared", 0)  # --check repeats this run
 KEY = ("kind",)
-MARGIN = {"accuracy": 0.05, "jump": 40}
+MARGIN = {"accuracy": 0.05, "jump": 40, "cut": 0.02}
 
 
 # --- what is measured of a model ------------------------------------------------------
@@ -133,6 +134,31 @@ def hidden_from(model, part: str, texts) -> list[float]:
 
 
 @torch.no_grad()
+def cut(model, texts) -> dict[str, list[float]]:
+    """Return the induction score of the second layer, the mean of its heads.
+
+    "whole": as it is. "query" and "key", for each first-layer head: only this part of
+    the second layer comes from a run without the head. The first 64 texts are
+    measured, the others give the mean in the head's place.
+    """
+    ids, others = texts[0].split(64)
+
+    def score() -> float:
+        return after_copies(record_attention(model, ids)[1], ids).nanmean().item()
+
+    names = {part: f"blocks.1.attention.{part}" for part in ("query", "key")}
+    found: dict[str, list[float]] = {"whole": [score()], "query": [], "key": []}
+    for head in range(HEADS):
+        gone = ablate(model, {0: [head]}, mode="mean", mean_from=others)
+        with gone, recorded(model, *names.values()) as without:
+            model(ids)
+        for part, name in names.items():
+            with replaced(model, {name: without[name]}):
+                found[part].append(score())
+    return found
+
+
+@torch.no_grad()
 def composition(model) -> Tensor:
     """Return (first, second): do second-layer heads find what first-layer heads wrote?
 
@@ -205,6 +231,7 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
             "current by place": {"up to 31": by_head(model, ids, current_early)[0]},
             "hidden from keys": hidden_from(model, "keys", texts),
             "hidden from values": hidden_from(model, "values", texts),
+            "cut": cut(model, texts),
             "composition": composition(model),
             "composition, untrained": composition(untrained),
         }
@@ -231,9 +258,10 @@ def study() -> dict:
 
 
 def comparable(stored: dict) -> list[dict]:
-    """Return kind, accuracies by period and jump of each run."""
+    """Return kind, accuracies by period and jump of each run; and one run's cuts."""
     periods = list(map(str, TESTED))
-    return [
+    cuts = [run["cut"] for run in stored["runs"] if "cut" in run][:1]  # of seed 0
+    return [{"kind": "weights of two_layers_0", "cut": x} for x in cuts] + [
         {name: run[name] for name in ("kind", "jump")}
         | {"accuracy": {period: run["accuracy"][period] for period in periods}}
         for run in stored["runs"]
@@ -241,10 +269,15 @@ def comparable(stored: dict) -> list[dict]:
 
 
 def again(stored: dict) -> list[dict]:
-    """Train one run, and say how often it is right at each period."""
+    """Train one run, and say how often it is right; cut the paths of a stored model."""
     name, seed = CHECKED
     model, curve = trained(KINDS[name], seed)
     run = {"kind": name, "jump": jump(curve)}
-    return comparable(
+    (run,) = comparable(
         {"runs": [run | {"accuracy": accuracies(model, unseen(PERIODS))}]}
     )
+    two_layers = KINDS["two layers"].make().eval()
+    weights = load_file(FOLDER / "trained" / "two_layers_0.safetensors")
+    two_layers.load_state_dict(weights)
+    found = rounded(cut(two_layers, unseen(PERIODS)))
+    return [run, {"kind": "weights of two_layers_0", "cut": found}]

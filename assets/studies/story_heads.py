@@ -6,6 +6,8 @@ that is stored of it is measured on the second half, beside the other seven head
 About fifteen minutes on one core.
 """
 
+from itertools import combinations
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,21 @@ from assets.studies.story_models import SEEDS, STORED, trained
 from utils.heads import on_keys, record_attention
 from utils.masks import causal_mask
 from utils.pretrained import load_story_model
+<<<<<<< HEAD
 from utils.recording import ablate, by_layer, recorded, replaced
 from utils.stories import LOOKS, NUMBER, encode, write_stories
+=======
+from utils.recording import ablate, recorded, replaced
+from utils.stories import (
+    KINDS,
+    LOOKS,
+    NUMBER,
+    THINGS,
+    encode,
+    next_tokens,
+    write_stories,
+)
+>>>>>>> rf
 
 HEADS = [f"{block}.{head}" for block in range(2) for head in range(4)]
 COLOURS = torch.tensor([NUMBER[f" {look}"] for look in LOOKS])
@@ -30,6 +45,7 @@ SETTINGS = {
 KEY = ("seed",)
 MARGIN = {"chosen": 0, "weight": 0.01, "restored": 0.02, "second word": 0.02}
 MARGIN |= {"colour": 0.02, "colour without": 0.02}
+MARGIN |= {"wrong without": 0.02, "things without": 0.02}
 MARGIN |= {"colours sought": 0.5, "colours copied": 0.5}
 
 
@@ -72,6 +88,50 @@ def right_without(model, ids: Tensor, head: str, mean_from: Tensor) -> float:
     """Return the same without a head, its mean in its place."""
     with ablate(model, by_layer([head]), mode="mean", mean_from=mean_from):
         return right(model, ids)
+
+
+@torch.no_grad()
+def wrong_without(model, ids: Tensor, mean_from: Tensor) -> dict[str, list[float]]:
+    """Return for each kind of word which part is wrong without each head.
+
+    Of the tokens that the whole model predicts with a probability above 0.9, rightly.
+    """
+    inputs, truth = next_tokens(ids)
+    p, best = model(inputs).softmax(dim=-1).max(dim=-1)
+    sure = (p > 0.9) & (best == truth)
+    numbers = {
+        kind: [NUMBER[t] for word in words for t in (word, f" {word}") if t in NUMBER]
+        for kind, words in KINDS.items()
+    }
+    each = {
+        kind: sure & torch.isin(truth, torch.tensor(x)) for kind, x in numbers.items()
+    }
+    each["other"] = sure & ~torch.stack([*each.values()]).any(dim=0)
+    found: dict[str, list[float]] = {kind: [] for kind in each}
+    for head in HEADS:
+        with ablate(model, by_layer([head]), mode="mean", mean_from=mean_from):
+            wrong = model(inputs).argmax(dim=-1) != truth
+        for kind, places in each.items():
+            found[kind].append(wrong[places].double().mean().item())
+    return found
+
+
+@torch.no_grad()
+def things_without(model, ids: Tensor, mean_from: Tensor) -> dict[str, float]:
+    """Return which part of the things is right without one or two heads of block 0.
+
+    Of the things that were named before.
+    """
+    inputs, truth = next_tokens(ids)
+    things = torch.tensor([NUMBER[f" {thing}"] for thing in THINGS])
+    named = torch.isin(inputs, things).cumsum(dim=1) > 0
+    there, found = torch.isin(truth, things) & named, {}
+    for gone in (*combinations(range(4), 1), *combinations(range(4), 2)):
+        with ablate(model, {0: list(gone)}, mode="mean", mean_from=mean_from):
+            right = (model(inputs).argmax(dim=-1) == truth)[there]
+        name = ", ".join(f"0.{head}" for head in gone)
+        found[name] = right.double().mean().item()
+    return found
 
 
 def pairs(texts: list[str]) -> list[tuple[Tensor, Tensor, int, int]]:
@@ -203,6 +263,8 @@ def measured(model, seed: int) -> dict:
         "weight": pattern(model, report),
         "colour": right(model, report),
         "colour without": [right_without(model, report, h, choose) for h in HEADS],
+        "wrong without": wrong_without(model, report, choose),
+        "things without": things_without(model, report, choose),
         "restored": restored(model, second).mean(0),
         "colours sought": sought(model),
         "colours copied": copied(model),

@@ -12,6 +12,7 @@ from utils.stories import (
     Story,
     decode,
     encode,
+    first_error,
     is_right,
     next_tokens,
     surprise,
@@ -61,36 +62,44 @@ def test_stories_are_right_and_none_is_written_twice():
 
 
 @pytest.mark.parametrize(
-    "old, new",
+    "old, new, kind",
     [
-        ("hid the red", "hid the blue"),
-        ("hid the red kite", "hid the red ball"),
-        ("She went", "He went"),
-        ("He hid", "She hid"),
-        ("Kim looked", "Max looked"),
-        ("came to the yard, too", "followed Max to the yard"),
-        ("Lou came to the yard", "Lou came to the barn"),
-        ("She went to the yard. Lou came to the yard, too. ", ""),
-        ("Kim gave the red kite to Lou.", "Lou gave the red kite to Kim."),
-        ("looked in the bag", "looked in the box"),
-        ("At night, Kim", "At night, Lou"),
-        ("Kim gave the", "Kim the gave"),
-        ("At night", "There was a cat. At night"),
-        ("There was a girl named Kim.", ""),
+        ("hid the red", "hid the blue", "colour"),
+        ("hid the red kite", "hid the red ball", "thing"),
+        ("She went", "He went", "pronoun"),
+        ("He hid", "She hid", "pronoun"),
+        ("Kim looked", "Max looked", "name"),
+        ("came to the yard, too", "followed Max to the yard", "name"),
+        ("Lou came to the yard", "Lou came to the barn", "place"),
+        ("She went to the yard. Lou came to the yard, too. ", "", "name"),
+        ("Kim gave the red kite to Lou.", "Lou gave the red kite to Kim.", "name"),
+        ("looked in the bag", "looked in the box", "place"),
+        ("At night, Kim", "At night, Lou", "night"),
+        ("Kim gave the", "Kim the gave", "other"),
+        ("At night", "There was a cat. At night", "other"),
+        ("There was a girl named Kim.", "", "start"),
+        ("She had a red", "He had a red", "start"),
+        ("At night, Kim had", "At night,", "night"),
+        ("too. Kim gave", "Kim. Kim gave", "name"),
     ],
 )
-def test_an_error_is_found(old, new):
+def test_an_error_is_found_and_its_kind(old, new, kind):
     wrong = TOLD.replace(old, new, 1)
     assert wrong != TOLD and is_right(TOLD) and not is_right(wrong)
+    assert first_error(TOLD) is None and first_error(wrong) == kind
+    later = wrong.replace("At night, Kim", "At night, Max")  # only the first one counts
+    assert first_error(later) == kind
 
 
 @pytest.mark.parametrize("text", ["", "Kim", "At night, Kim had the red kite.", "\n."])
 def test_what_is_no_story_is_not_right(text):
-    assert not is_right(text)
+    assert not is_right(text) and first_error(text) == "start"
 
 
 def test_nothing_is_told_after_the_end():
     assert not is_right(f"{TOLD} {TOLD}") and not is_right(TOLD[:-1])
+    assert first_error(f"{TOLD} {TOLD}") == first_error(TOLD[:-1]) == "other"
+    assert first_error(TOLD.split(" At night")[0]) == "other"  # no end
 
 
 def test_ids_are_those_of_the_text_and_padding_does_not_count():
