@@ -16,11 +16,7 @@ from assets.studies.story_models import SEEDS, STORED, trained
 from utils.heads import on_keys, record_attention
 from utils.masks import causal_mask
 from utils.pretrained import load_story_model
-<<<<<<< HEAD
 from utils.recording import ablate, by_layer, recorded, replaced
-from utils.stories import LOOKS, NUMBER, encode, write_stories
-=======
-from utils.recording import ablate, recorded, replaced
 from utils.stories import (
     KINDS,
     LOOKS,
@@ -30,7 +26,6 @@ from utils.stories import (
     next_tokens,
     write_stories,
 )
->>>>>>> rf
 
 HEADS = [f"{block}.{head}" for block in range(2) for head in range(4)]
 COLOURS = torch.tensor([NUMBER[f" {look}"] for look in LOOKS])
