@@ -109,8 +109,8 @@ def _replaced(ax):
 def recap_08():
     """Activation patching, and the circuits of a head. Left: two runs of one model on a
     story with red and on the same story with blue. The output of one head is carried
-    over from the red run; the logit difference, red − blue, moves from below 0 towards
-    the red run. Right: the QK circuit, E W_q W_kᵀ Eᵀ (V × 128, 128 × 32, 32 × 128,
+    over from the red run; the logit difference, red − blue, moves from below 0 nearly
+    to the red run. Right: the QK circuit, E W_q W_kᵀ Eᵀ (V × 128, 128 × 32, 32 × 128,
     128 × V), scores each pair of tokens (V × V). The OV circuit, E W_v W_o U, says
     which logits a head raises if it attends to a token (V × V).
     """
@@ -147,7 +147,7 @@ def _patched(ax):
         arrow(ax, (1.86, y), (2.06, y))
         for head in range(8):
             at = 2.1 + 0.21 * (head % 4), y - 0.2 + 0.21 * (head // 4)
-            look = (MARKED, MARK) if head == 1 else (QUIET,)
+            look = (MARKED, MARK) if head == 0 else (QUIET,)
             box(ax, *at, 0.18, 0.18, "", *look)
         arrow(ax, (2.96, y), (3.2, y))
         for lift, name, colour, length in zip(
@@ -155,8 +155,8 @@ def _patched(ax):
         ):
             write(ax, 3.54, y + lift, name, 8, ha="right")
             box(ax, 3.6, y + lift - 0.07, length, 0.14, "", colour)
-    arrow(ax, (2.4, 1.8), (2.4, 1.33), **FLOW)
-    write(ax, 2.52, 1.67, "output: L tokens × 32", 8, ha="left")
+    arrow(ax, (2.19, 1.8), (2.19, 1.33), **FLOW)
+    write(ax, 2.52, 1.67, "its output here: 1 × 32", 8, ha="left")
     write(ax, 2.51, 2.33, "2 × 4 heads", 8)
 
 
@@ -166,12 +166,16 @@ def _difference(ax):
     arrow(ax, (0.35, y), (4.3, y))
     arrow(ax, (zero, y - 0.07), (zero, y + 0.07), head=False)
     write(ax, zero, y - 0.16, "0", 8)
-    for x, name in ((0.85, "blue run"), (3.3, "patched"), (3.95, "red run")):
+    for x, name, side, shift in (
+        (0.85, "blue run", "center", 0),
+        (3.79, "patched", "right", 0.08),
+        (3.95, "red run", "left", -0.06),
+    ):
         fill, edge = (MARKED, MARK) if name == "patched" else ("white", LINE)
         circle(ax, x, y, 0.06, fill, edge)
-        write(ax, x, y - 0.16, name, 8)
-    start, end = (0.85, y + 0.06), (3.3, y + 0.06)
-    arrow(ax, start, (0.85, y + 0.17), (3.3, y + 0.17), end, **FLOW)
+        write(ax, x + shift, y - 0.16, name, 8, ha=side)
+    start, end = (0.85, y + 0.06), (3.79, y + 0.06)
+    arrow(ax, start, (0.85, y + 0.17), (3.79, y + 0.17), end, **FLOW)
     write(ax, 2.32, 0.45, "logit difference:  red − blue", 8)
 
 
