@@ -87,7 +87,7 @@ def recap_12():
     a text gives the same alone and in a batch (not seen: what is wrong in both).
     Large scores: with very large inputs, the output is finite (not seen: wrong
     numbers). Same numbers: with the same weights, a right layer gives the same
-    numbers (not seen: inputs not tried). Seven tests can accuse a right
+    numbers (not seen: inputs not tried). These tests can accuse a right
     layer. Order does so if the layer has a causal mask or positions inside. Equal
     tokens does so if positions are added inside, or a key that comes from no token.
     No leak and padding do so if True hides in the layer's mask. Same numbers does so
@@ -113,7 +113,7 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "Seven tests can accuse a right layer: “order” if it has a causal mask or "
+    note = "A test can accuse a right layer: “order” if it has a causal mask or "
     note += "positions inside, “equal tokens” if\npositions are added inside, or a key "
     note += "from no token, “no leak” and “padding” if True hides in its mask, “same\n"
     note += "numbers” for another layout, “batch” if x is (length, batch, features), "
