@@ -168,7 +168,7 @@ def _difference(ax):
     write(ax, zero, y - 0.16, "0", 8)
     for x, name, side, shift in (
         (0.85, "blue run", "center", 0),
-        (3.79, "patched", "right", 0.08),
+        (3.79, "patched", "right", 0.03),
         (3.95, "red run", "left", -0.06),
     ):
         fill, edge = (MARKED, MARK) if name == "patched" else ("white", LINE)
