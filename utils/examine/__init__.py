@@ -80,8 +80,8 @@ class Report:
             return f"This layer is wrong: {wrong}.{known}"
         texts = {x.check: x.text for x in self.findings}
         asked = [check for check, text in texts.items() if text.endswith("?")]
-        if self.mistake:
-            asked[asked.index("same numbers")] = self.mistake
+        known = f"{self.mistake}:"  # so begins the line that names it
+        asked = [self.mistake if texts[x].startswith(known) else x for x in asked]
         meant = f", if this is meant: {', '.join(asked)}" if asked else ""
         compared = not texts.get("same numbers", NOT_COMPARED).startswith(NOT_COMPARED)
         more = "" if compared else " The numbers could not be compared."

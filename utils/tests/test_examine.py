@@ -300,6 +300,20 @@ def has_run():
     return layer
 
 
+def filled_with(number, added=False):
+    """Return a right layer of large weights, whose masks are filled with a number."""
+
+    class Filled(Stacked):
+        def hide(self, scores, mask):
+            if added:
+                return scores + number * ~mask
+            return scores.masked_fill(~mask, number)
+
+    layer = Filled()
+    nn.init.normal_(layer.qkv.weight)
+    return layer
+
+
 def one_for_both():
     """Return a layer whose key projection is never used."""
     layer = Separate()
@@ -324,6 +338,9 @@ FAULT = {name: kind for name, *_, kind in FAULTS}
 IN_SHAPES = "but in shape (length, length) or (batch, 1, length, length) it hides"
 NO_SCALE_AND_MASKS = "no scale, mask, mask per text"
 SAID = [  # layer, what its report says, what it does not say
+    (partial(filled_with, -1e4), "meant: a fill that is not low enough.", "WRONG"),
+    (partial(filled_with, -1e4, True), "if this is meant: with a mask.", "WRONG"),
+    (partial(filled_with, -1e9), "No fault was found.", "with a mask"),
     (FAULT["drops_in_eval"], "calls differ in eval mode", "batch"),
     (FAULT["by_text"], "something else in a batch than alone", "mask"),
     (FAULT["later_only"], "is the mask inverted?", "grows"),
