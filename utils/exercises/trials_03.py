@@ -76,7 +76,7 @@ def weights(dtype):
 
 @trials("3.4", gradients=False)
 def scores():
-    dtype = torch.float32  # a search need not be better than five digits
+    dtype = torch.float32  # a search need not be better than four digits
     sizes = [(3, 5, 1.0, 1), (2, 4, 1.3, 3), (1, 6, 0.3, 0.5), (4, 8, 1.9, 400)]
     for seed, (heads, length, target, factor) in enumerate(sizes):
         scores = randn(heads, length, length, seed=seed, dtype=dtype) * factor
