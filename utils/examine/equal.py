@@ -42,10 +42,10 @@ def equal_tokens(p: Probe):
         return None, f"they differ, {text}"
     if constant:
         return None, "they differ by something that is added, such as positions"
-    if last == largest > p.exact:
-        return None, "their output grows: the weights do not sum to 1. Is it meant?"
     if fault := mixed_up(p):
         return False, f"they do not give what one gives: {fault}"
+    if last == largest > p.exact:
+        return None, "their output grows: the weights do not sum to 1. Is it meant?"
     who, fault = (
         "a sink, or other tokens of its own,",
         "a wrong split, merge or softmax",
@@ -71,13 +71,14 @@ def mixed_up(p: Probe) -> str | None:
     """
     tokens = p.text(8, 1)
     sizes = (multiples(p, tokens * size) for size in (1.0, 1e-3, 1e6))
-    for (c, own, mixed), (tiny, *_), (_, still_own, still_mixed) in zip(*sizes):
+    for (c, own, mixed), (tiny, *_), (huge, still_own, still_mixed) in zip(*sizes):
         if (mixed and not own) or (still_mixed and not still_own):
             return "heads or tokens are mixed up"
         n = c.shape[1]
         if not own or (c - 1).abs().max() < 1e-4:
             continue
-        if any((c.sum(dim) - n).abs().max() < 1e-4 * n for dim in (1, 2)):
+        sums = [(torch.stack([c, huge]).sum(dim) - n).abs().max() for dim in (2, 3)]
+        if min(sums) < 1e-4 * n:
             return "the softmax is over another axis"
         seen = n * tiny
         if (

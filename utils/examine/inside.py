@@ -56,13 +56,13 @@ def numbers(p: Probe):
 def equation(p: Probe, each, pattern: str, given: Tensor, output: Tensor) -> str:
     """Return how the layer computes, and how exactly this gives its output.
 
-    Relative to the largest output, or to 1 if that is more, as in `Probe.same`.
+    Relative to the largest output, as in `Probe.same`.
     """
     size = p.embed_dim // p.num_heads
     heads, groups = (len(m.w) // size for m in each.matrices[:2])
     heads = f"{heads} head{'s' if heads > 1 else ''}"
     heads += f", {groups} of keys and values" if groups < p.num_heads else ""
-    rest = (given - output).abs().max() / output.abs().max().clamp(min=1.0)
+    rest = (given - output).abs().max() / output.abs().max().clamp(min=1e-30)
     exact = next((x for x in ("1e-12", "1e-9", "1e-6") if rest <= float(x)), "1e-5")
     return f"{each.layout}, {heads}{pattern}: softmax(QKᵀ/√{size})V, equal to {exact}"
 

@@ -123,7 +123,15 @@ def mask_per_text(p: Probe):
 
 
 def scores_of_zero(p: Probe):
-    """Test whether hidden tokens stay hidden if their scores are exactly 0."""
+    """Test whether hidden tokens stay hidden if their scores are exactly 0.
+
+    Seen tokens must stay seen: where all scores of a query are 0, NaN says they do not.
+    """
+    x = p.x.clone()
+    x[:, 1] = 0.0
+    output = p.tried(x, None, p.bare) if p.reading else None
+    if output is not None and output.isnan().any():
+        return False, "NaN comes out if all scores of a query are 0"
     hidden = [(p.sees, None)] if pattern(p.sees)[0] else []
     if p.hides:
         mask = made(p.hides, p.hide)

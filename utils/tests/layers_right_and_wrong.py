@@ -415,6 +415,17 @@ class Sigmoid(Stacked):
         return scores.sigmoid()
 
 
+class SmallSigmoid(Stacked):
+    """Weights so small that each sigmoid is a quarter: four heads have a sum of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv.weight.data *= 0.02
+
+    def softmax(self, scores):
+        return (scores - math.log(3)).sigmoid()
+
+
 class ScaleInSingle(Stacked):
     """The scale is a tensor in single precision, and no buffer."""
 
@@ -548,6 +559,56 @@ class DropsPaths(Stacked):
     def forward(self, x, mask=None):
         kept = torch.bernoulli(torch.full((len(x), 1, 1), 0.95)) / 0.95
         return x + super().forward(x, mask) * (kept if self.training else 1)
+
+
+class SharpCosines(Stacked):
+    """Scores are cosines times 100, however small the tokens are, as in Swin v2."""
+
+    def __init__(self):
+        super().__init__(bias=False)
+
+    def split(self, x):
+        return F.normalize(super().split(x), dim=-1)
+
+    def scale(self, q):
+        return 100.0
+
+
+class SmallRotary(Causal):
+    """Weights so small that the scores, and so their positions, hardly count."""
+
+    def __init__(self):
+        super().__init__(bias=False)
+        self.qkv.weight.data *= 0.05
+        self.out.weight.data *= 0.05
+        nn.init.zeros_(self.out.bias)
+
+    parts = rotary
+
+
+class RoomForNine(Causal):
+    """Its cache has room for nine texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(9, 128, 3 * E))
+
+    def parts(self, x):
+        self.cache[: len(x), : x.shape[1]] = self.qkv(x)
+        return self.cache[: len(x), : x.shape[1]].clone().chunk(3, dim=-1)
+
+
+class SoftmaxInSingle(Stacked):
+    """Small weights, and a softmax in single precision by force."""
+
+    def __init__(self):
+        super().__init__(bias=False)
+        nn.init.normal_(self.qkv.weight, std=0.004)
+        nn.init.normal_(self.out.weight, std=0.004)
+        nn.init.zeros_(self.out.bias)
+
+    def softmax(self, scores):
+        return super().softmax(scores.float()).to(scores.dtype)
 
 
 class NamesOfLlama(nn.Module):
@@ -798,6 +859,20 @@ class Detached(Stacked):
         return super().softmax(scores.detach())
 
 
+class CacheOfOthers(Stacked):
+    """Keys and values of the call before stay in front of those of this one."""
+
+    kept = None
+
+    def parts(self, x):
+        q, k, v = super().parts(x)
+        now = k, v
+        if self.kept is not None and len(self.kept[0]) == len(x):
+            k, v = (torch.cat(two, dim=1) for two in zip(self.kept, now))
+        self.kept = now
+        return q, k, v
+
+
 class NormedReshape(NormThenPositions):
     """Neither norms nor positions hide that tokens are mixed up."""
 
@@ -815,6 +890,14 @@ FAULTS = [  # name, the known mistake that is named or None, the checks that fai
     ("shift_and_after", None, "mask", ShiftAndAfter),
     ("rolled", None, "mask", Rolled),
     ("first_text", None, "mask per text", MaskOfFirstText),
+    ("cache_of_others", None, "repeats", CacheOfOthers),
+    wrong(
+        "zeros_hidden",
+        None,
+        "scores of 0",
+        weigh=lambda self, s, mask: s.masked_fill(s.tril() == 0, LOW).softmax(-1),
+        forward=lambda self, x: self.out(self.attend(x)),
+    ),
     wrong(
         "later_only",
         None,
@@ -867,7 +950,7 @@ FAULTS = [  # name, the known mistake that is named or None, the checks that fai
     wrong(
         "over_heads",
         "softmax over the heads",
-        "same numbers, mask",
+        "equal tokens, same numbers, mask",
         softmax=lambda self, s: s.softmax(1),
     ),
     wrong(
