@@ -104,6 +104,9 @@ def differs_with_a_mask(p: Probe):
         given, bare = p.tried(size * x, mask, p.bare), p.tried(size * x, None, p.bare)
         if given is None or bare is None or not bare.isfinite().all():
             continue
+        usual = reference(size * x, p.reading, p.num_heads, p.sees)
+        if not p.same(bare, usual, 1e-3):  # scores are capped, with and without a mask
+            continue
         wanted = reference(size * x, p.reading, p.num_heads, shown)
         if p.same(given[:, rows], wanted[:, rows], 1e-3):
             continue

@@ -611,6 +611,17 @@ class SoftmaxInSingle(Stacked):
         return super().softmax(scores.float()).to(scores.dtype)
 
 
+class SoftCap(Stacked):
+    """Scores stay between -50 and 50, as in Gemma 2, and here far from these."""
+
+    def __init__(self):
+        super().__init__(bias=False)
+        self.qkv.weight.data *= 0.15
+
+    def softmax(self, scores):
+        return super().softmax(50 * torch.tanh(scores / 50))
+
+
 class NamesOfLlama(nn.Module):
     """Grouped heads, and a norm with a parameter that must be above 0."""
 
