@@ -31,7 +31,7 @@ SHAPES = {  # without an axis of queries: what is hidden from all of them
 EXACTLY, NOTHING, NOT_COMPARED = "hides exactly", "changes nothing", "not compared"
 TRACE, ALWAYS = "leaves a trace", "changes the output even where it hides nothing"
 LATER, INSTEAD = "hides later tokens only", "comes in place of the layer's own mask"
-ALL, TEXTS = [*range(LENGTH)], 16
+ALL, TEXTS = [*range(LENGTH)], 4
 HIDE = (torch.arange(LENGTH) == 2).expand(LENGTH, LENGTH)  # token 2, from every query
 
 
