@@ -39,7 +39,7 @@ def _scored(ax):
     for head in range(8):
         scores = random.normal(0, 1, (6, 6)) + 4 * same * (head == CHOSEN)
         weights = softmax(np.where(mask, scores, -np.inf))
-        x, y = 0.32 + 0.37 * (head % 4), 1.14 + 0.42 * (head // 4)
+        x, y = 0.32 + 0.37 * (head % 4), 1.56 - 0.42 * (head // 4)
         if head == CHOSEN:
             box(ax, x - 0.04, y - 0.04, 0.38, 0.38, "", MARKED, MARK)
         matrix(ax, x, y, viridis(weights, mask), 0.05)
