@@ -190,7 +190,7 @@ BREAKERS = [
     ("text_between", inserts(ONE, ONE), "three visible code cells"),
     ("budget", replaces(FIRST, " minutes", "0 minutes"), "minutes, but asks"),
     ("budget", replaces(FIRST, " minutes", " moments"), "minutes, but asks"),
-    ("budget", inserts(*21 * [SO, ONE, SO]), "visible, 45 at most"),
+    ("budget", inserts(*46 * [SO, ONE, SO]), "visible, 45 at most"),
     ("budget", inserts(*9 * [DRAW | {"outputs": [PICTURE, BELOW]}]), "figures, 8 at"),
     ("budget", inserts(markdown("*1 · 1 minutes")), "4 exercises, 3 at most"),
     ("budget", inserts(*7 * [markdown("## 1 One")]), "sections, 6 at most"),
