@@ -117,5 +117,6 @@ def _keep(exercise: Exercise, file: str) -> str:
         kept.own(exercise, cell)
         kept.write(exercise, cell)
     except NotKept as error:
-        return f" It is not kept: {error}."
+        hint = " What it uses must stand in this cell." * ("NameError" in str(error))
+        return f" It is not kept: {error}.{hint}"
     return " Kept for later lessons."

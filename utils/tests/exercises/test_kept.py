@@ -125,7 +125,8 @@ NOT_KEPT = {  # cells that are solved and not kept, and why
     "x = EXERCISES['1.4'].reference\ncheck('1.4', x)":
         "when its cell is run alone, it raises NameError: name 'EXERCISES' is not",
     "check('1.4', own)\ndef own(s): return s.softmax(-1)":
-        "when its cell is run alone, it raises NameError: name 'own' is not defined.",
+        "when its cell is run alone, it raises NameError: name 'own' is not defined."
+        " What it uses must stand in this cell.",
 }  # fmt: skip
 
 
