@@ -78,21 +78,21 @@ SHUFFLED = [TOKENS[i] for i in (3, 0, 5, 1, 4, 2)]
 
 
 def recap_12():
-    """Eight tests of attention, and what each cannot see. Shapes: 2 × 8 × 64 gives
-    2 × 8 × 64 (not seen: nearly everything). No leak: if a token is changed under the
-    causal mask, only its output and later ones move (not seen: earlier tokens that are
-    ignored). Order: shuffled tokens give shuffled outputs (not seen: faults of a mask).
-    Equal tokens give what one alone gives (not seen: a leak). Padding: if a hidden
-    token is changed, the outputs of the others stay (not seen: too much hidden). Batch:
-    a text gives the same alone and in a batch (not seen: what is wrong in both).
-    Large scores: with very large inputs, the output is finite (not seen: wrong
-    numbers). Same numbers: with the same weights, a right layer gives the same
-    numbers (not seen: inputs not tried). These tests can accuse a right
-    layer. Order does so if the layer has a causal mask or positions inside. Equal
-    tokens does so if positions are added inside, or a key that comes from no token.
-    No leak and padding do so if True hides in the layer's mask. Same numbers does so
-    if the weights have another layout, and batch if x is (length, batch, features).
-    Large scores does so in float16, whose largest number is 65,504.
+    """Eight tests of attention, and what each cannot see. Sees: if a token is changed
+    and no mask is given, all outputs move (not seen: wrong numbers). No leak: if a
+    token is changed under the causal mask, only its output and later ones move (not
+    seen: earlier tokens that are ignored). Order: shuffled tokens give shuffled outputs
+    (not seen: faults of a mask). Equal tokens give what one alone gives (not seen: a
+    leak). Padding: if a hidden token is changed, the outputs of the others stay (not
+    seen: too much hidden). Batch: a text gives the same alone and in a batch (not seen:
+    what is wrong in both). Large scores: with very large inputs, the output is finite
+    (not seen: wrong numbers). Same numbers: with the same weights, a right layer gives
+    the same numbers (not seen: inputs not tried). These tests can accuse a right layer.
+    Sees and order do so if the layer has a mask inside, order also if it has positions.
+    Equal tokens does so if positions are added inside, or a key that comes from no
+    token. No leak and padding do so if True hides in the layer's mask. Same numbers
+    does so if the weights have another layout, and batch if x is (length, batch,
+    features). Large scores does so in float16, whose largest number is 65,504.
     """
     ax = ground(5.85)
     heads = ("test", "input", "must come out", "cannot see")
@@ -113,11 +113,13 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "A test can accuse a right layer: “order” if it has a causal mask or "
-    note += "positions inside, “equal tokens” if\npositions are added inside, or a key "
-    note += "from no token, “no leak” and “padding” if True hides in its mask, “same\n"
-    note += "numbers” for another layout, “batch” if x is (length, batch, features), "
-    note += "and “large scores” in float16."
+    note = "A test can accuse a right layer: “sees” and “order” if it has a mask "
+    note += (
+        "inside, “order” also if it has positions.\n“Equal tokens” does so for added "
+    )
+    note += "positions or a key from no token, “no leak” and “padding” if True hides,\n"
+    note += "“same numbers” for another layout, “batch” if x is (length, batch, "
+    note += "features), “large scores” in float16."
     write(ax, 4.5, 0.28, note, 8.5)
     return ax.figure
 
@@ -133,9 +135,9 @@ def _dots(ax, x, y, colours, cell=CELL):
         circle(ax, x + (i + 0.5) * cell, y, 0.44 * cell, colour)
 
 
-def _shapes(ax, y):
-    for x in (INPUT, OUTPUT):
-        box(ax, x, y - 0.14, 6 * CELL, 0.28, "2 × 8 × 64")
+def _moves(ax, y):
+    _cells(ax, INPUT, y, ONLY)
+    _dots(ax, OUTPUT, y, [MARKED] * 6)
 
 
 def _changes(ax, y):
@@ -171,7 +173,7 @@ def _batches(ax, y):
 
 def _enlarges(ax, y):
     _cells(ax, INPUT, y, signed(np.array([[0.3, -0.6, 1.4, 0.1, -1.2, 0.6]]))[0])
-    _cells(ax, OUTPUT, y, viridis(np.eye(6)[[2]])[0])
+    _dots(ax, OUTPUT, y, TOKENS)
 
 
 def _compares(ax, y):
@@ -182,8 +184,8 @@ def _compares(ax, y):
 
 
 TESTS = [  # name, what is done, its picture, what must come out, what it cannot see
-    ("shapes", "at several lengths", _shapes,
-     "the same\nshape", "nearly everything"),
+    ("sees", "one token is changed", _moves,
+     "no mask:\nall move", "wrong numbers"),
     ("no leak", "one token is changed", _changes,
      "causal: only\nit and later", "earlier tokens\nignored"),
     ("order", "tokens are shuffled", _shuffles,

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import signal
+import textwrap
 import threading
 import traceback
 import warnings
@@ -73,7 +74,9 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
         said = f"{type(error).__name__}: {first_line(error)}"
         if "returned nan" in said:  # on the way, whatever the gradient is
             said = "a NaN arises"
-        return done | {what: re.sub(r"\b0x[0-9a-f]+", "…", said)[:200], WHERE: line}
+        said = re.sub(r"\b0x[0-9a-f]+", "…", said)
+        said = textwrap.shorten(said, 200, placeholder=" …")
+        return done | {what: said, WHERE: line}
 
 
 def first_line(error: BaseException) -> str:

@@ -106,9 +106,9 @@ class BlackBox:
         self.sees = (self.sees & (K > Q)) * weights.double()
 
     def __call__(self, ids, training):
-        if ids.dim() != 2 or len(ids) != 1 or not 2 <= ids.shape[1] <= LONGEST:
+        if ids.dim() != 2 or len(ids) != 1 or not 1 <= ids.shape[1] <= LONGEST:
             raise ValueError(
-                "a model takes one text, ids of shape (1, length), with 2 to 64 ids."
+                "a model takes one text, ids of shape (1, length), with 1 to 64 ids."
             )
         n, logits = ids.shape[1], F.embedding(ids, LOGITS)
         if not self.own:

@@ -246,7 +246,7 @@ class Padded:
             raise ValueError(f"x has shape {tuple(x.shape)}; give (batch, length, 8).")
         if mask is not None and (mask.dtype, mask.shape) != (torch.bool, x.shape[:2]):
             given = f"{mask.dtype} {tuple(mask.shape)}"
-            raise ValueError(f"mask is {given}; give True and False {x.shape[:2]}.")
+            raise ValueError(f"mask is {given}; give True and False {(*x.shape[:2],)}.")
         given, x = x.dtype, x.double()
         scores = (x @ self.w_q) @ (x @ self.w_k).mT / 8**0.5
         if mask is not None:
