@@ -47,8 +47,12 @@ def numbers(p: Probe):
     asked = with_other_heads(p, bare)
     likely = [plain for _, plain in ways if plain.likely]
     shown = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
+    one = p.tried(p.x[:1], layer=p.bare)
     for plain, mask, mistake in product(likely, shown, known_mistakes()):
-        if p.same(mistake.gives(p.x, plain, heads, mask), bare, SINGLE):
+        given = ((p.x[:1], one), (p.x, bare))  # one text first: most differ in it
+        if all(
+            p.same(mistake.gives(x, plain, heads, mask), y, SINGLE) for x, y in given
+        ):
             return named(p, mistake, asked or ON_PURPOSE.get(mistake.name))
     return None, asked or f"{NOT_COMPARED}: no known way of computing gives them"
 

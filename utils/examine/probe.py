@@ -94,7 +94,7 @@ class Probe:
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False
-        self.mistake = self.reading = None
+        self.mistake, self.reading, self.known = None, None, {}  # known: of masks
         self.x = self.text(3, LENGTH)
         in_double = self.tried(self.x) is not None
         if not (in_double and self.adds()):  # a part or a mask may be in single
@@ -193,9 +193,15 @@ class Probe:
         Inputs are small, because a saturated softmax gives no weight to most tokens.
         Where norms undo this, each of several texts shows some of it.
         """
-        each = (self.moves(0.2 * self.text(1, LENGTH), mask, ALL) for _ in range(TEXTS))
-        seen = [*each]
-        return None if seen[0] is None else torch.stack(seen).any(dim=0)
+        seen = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+        for _ in range(TEXTS):
+            moved = self.moves(0.2 * self.text(1, LENGTH), mask, ALL)
+            if moved is None:
+                return None
+            seen |= moved
+            if seen.all():
+                break
+        return seen
 
     @cached_property
     def sees(self) -> Tensor:
@@ -221,22 +227,31 @@ class Probe:
         """
         return HIDE | (OTHERS & ~(self.sees & CAUSAL))
 
-    @cached_property
-    def masked(self) -> dict[tuple[str, str], str]:
-        """What such a mask does, for each kind and shape that is taken."""
-        did = {way: effect(self, way) for way in product(KINDS, SHAPES)}
-        for way in (way for way, text in did.items() if text == EXACTLY):
+    def does(self, way: tuple[str, str]) -> str | None:
+        """Return what such a mask does, of a kind and a shape; None: it is refused."""
+        if way in self.known:
+            return self.known[way]
+        did = effect(self, way)
+        if did == EXACTLY:
             shown = self.tried(self.x, made(way, OTHERS & ~self.sees))  # as without it
             same = self.same(shown, self.output, SINGLE)
             every = self.tried(self.x, made(way, ~ONE))  # what is hidden may be unseen
             if not (same or self.same(every, self.output, SINGLE)):
-                did[way] = None if shown is None else ALWAYS
+                did = None if shown is None else ALWAYS
+        self.known[way] = did
+        return did
+
+    @cached_property
+    def masked(self) -> dict[tuple[str, str], str]:
+        """What such a mask does, for each kind and shape that is taken."""
+        did = {way: self.does(way) for way in product(KINDS, SHAPES)}
         return {way: text for way, text in did.items() if text}
 
     @cached_property
     def hides(self) -> tuple[str, str] | None:
         """The first kind and shape of a mask that hides exactly."""
-        return next((way for way, did in self.masked.items() if did == EXACTLY), None)
+        ways = product(KINDS, SHAPES)
+        return next((way for way in ways if self.does(way) == EXACTLY), None)
 
     @cached_property
     def bare(self) -> nn.Module:
