@@ -171,6 +171,9 @@ def of_reader(book):
     for what, limit in most.items():
         if asked[what] > limit:
             yield "budget", f"{asked[what]} {what}, {limit} at most"
+    numbers = re.findall(r"^## (\d+) ", "\n".join(book.texts), flags=re.M)
+    if numbers != [str(i + 1) for i in range(len(numbers))]:
+        yield "frame", f"sections {', '.join(numbers)}: number them from 1 on"
     if asked["stated"] != asked["minutes"]:
         words = f"states {asked['stated']} minutes, but asks {asked['minutes']}"
         yield "budget", words

@@ -132,9 +132,19 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
 
 
 def who_sees_whom(p: Probe):
-    if p.own_call and not (p.sees & OTHERS).any():  # it may give keys of its own
+    if not (p.sees & OTHERS).any() and (p.own_call or stored_tokens(p)):
         return None, "no token sees another: is it meant?"
     return pattern(p.sees)
+
+
+def stored_tokens(p: Probe) -> bool:
+    """Whether a layer holds a table (tokens, embed_dim): it may attend to these alone.
+
+    A matrix has embed_dim, or a multiple of it, in both places, or it is a `weight`.
+    """
+    named = p.layer.named_parameters()
+    sizes = [x.squeeze().shape for name, x in named if not name.endswith("weight")]
+    return any(len(n) == 2 and n[1] == p.embed_dim and n[0] % n[1] for n in sizes)
 
 
 def order(p: Probe):

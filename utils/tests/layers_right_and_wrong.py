@@ -642,6 +642,20 @@ class NamesOfLlama(nn.Module):
         return self.wo((weights @ v).transpose(1, 2).flatten(2))
 
 
+class StoredTokens(Stacked):
+    """Each token attends to 16 learned tokens only (external attention)."""
+
+    def __init__(self, embed_dim=E, num_heads=H):
+        super().__init__(embed_dim, num_heads)
+        self.stored = nn.Parameter(torch.randn(16, embed_dim))
+
+    def forward(self, x):
+        q, (_, k, v) = self.parts(x)[0], self.parts(self.stored[None])
+        q, k, v = map(self.split, (q, k, v))
+        weights = self.softmax(q @ k.mT * self.scale(q))
+        return self.out(self.merge(weights @ v))
+
+
 RIGHT = [x for x in [*vars().values()] if isinstance(x, type) and nn.Module in x.mro()]
 
 # --- wrong ---
