@@ -113,14 +113,15 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         draw(ax, y)
-    note = "A test can accuse a right layer: “sees” and “order” if it has a mask "
-    note += (
-        "inside, “order” also if it has positions.\n“Equal tokens” does so for added "
+    lines = (
+        "A test can accuse a right layer: “sees” and “order” if it has a mask inside, "
+        "“order” also if it has positions.",
+        "“Equal tokens” does so for added positions or a key from no token, "
+        "“no leak” and “padding” if True hides,",
+        "“same numbers” for another layout, “batch” if x is (length, batch, features), "
+        "“large scores” in float16.",
     )
-    note += "positions or a key from no token, “no leak” and “padding” if True hides,\n"
-    note += "“same numbers” for another layout, “batch” if x is (length, batch, "
-    note += "features), “large scores” in float16."
-    write(ax, 4.5, 0.28, note, 8.5)
+    write(ax, 4.5, 0.28, "\n".join(lines), 8.5)
     return ax.figure
 
 
