@@ -10,7 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from assets.diagrams.block import block, block_code, block_lessons
+from assets.diagrams.block import block, block_code
 from assets.diagrams.circuits import composition, name_circuit
 from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
@@ -24,7 +24,7 @@ from assets.diagrams.split_heads import split_heads
 from assets.diagrams.transformer import LESSONS, transformer
 
 ALONE = [query_key_value, one_query, one_query_masked, recap_01]
-ALONE += [split_heads, block_lessons, block, block_code, composition]
+ALONE += [split_heads, block, block_code, composition]
 ALONE += [name_circuit, recap_02, recap_03, recap_04, recap_05]
 ALONE += [recap_06, recap_07, recap_08, recap_09]
 ALONE += [recap_10, recap_11, recap_12]

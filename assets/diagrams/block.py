@@ -1,4 +1,4 @@
-"""Draws the transformer block: by lessons, with its code's names, in its two forms."""
+"""Draws the transformer block: with its code's names, and in its two forms."""
 
 # ruff: noqa: F403, F405 (drawing is the vocabulary)
 
@@ -8,7 +8,6 @@ NORM, ATTENTION, MLP, ADD = "layer norm", "multi-head attention", "MLP", "+"
 HEIGHTS = {NORM: 0.28, ATTENTION: 0.36, MLP: 0.36, ADD: 0.24}
 GAP = 0.24
 STREAM = 0.9  # height of the residual stream in block_code
-MIDDLE_X = 2.0  # of the column of boxes in block_lessons
 NAME = {"family": "monospace", "weight": "bold", "size": 9}
 
 
@@ -45,60 +44,6 @@ def _adds(ax, x, norm, name, parts):
     arrow(ax, (x + 0.7, 1.57), (x + 0.7, 1.82))
     arrow(ax, (x + 2.1, 1.82), (x + 2.1, STREAM + 0.12))
     plus(ax, x + 2.1, STREAM, MARKED, MARK, 0.12)
-
-
-def block_lessons():
-    """Where attention stands: one transformer block, from the bottom to the top. The
-    marked boxes are several attentions, each like that of lesson 01. What is around
-    them comes in lessons 02, 04 and 06. Only in attention do tokens exchange
-    information.
-    """
-    ax = ground(4.0)
-    box(ax, 0.62, 0.98, 2.5, 2.72, "", "white")
-    write(ax, 0.82, 3.56, "block", ha="left", weight="bold")
-    stops = [0.38, 0.59, 0.77, 1.12, 1.36, 1.6, 2.26, 2.34, 2.52, 2.68, 2.92, 3.04]
-    stops += [3.3, 3.38, 3.56, 3.9]
-    for low, high in zip(stops[::2], stops[1::2]):
-        arrow(ax, (MIDDLE_X, low), (MIDDLE_X, high))
-    for low, high in ((1.05, 2.43), (2.6, 3.47)):  # the residual connections
-        points = (MIDDLE_X, low), (0.78, low), (0.78, high), (MIDDLE_X - 0.09, high)
-        arrow(ax, *points)
-    arrow(ax, (0.95, 0.68), (MIDDLE_X - 0.09, 0.68))
-    box(ax, 0.14, 0.5, 0.81, 0.36, "positional\nencodings", size=8)
-    for y, height, text in (
-        (0.14, 0.24, "token embeddings"),
-        (1.12, 0.24, "layer norm"),
-        (1.6, 0.66, ""),
-        (2.68, 0.24, "layer norm"),
-        (3.04, 0.26, "MLP"),
-    ):
-        box(ax, 1.0, y, 2.0, height, text)
-    write(ax, MIDDLE_X, 2.13, "multi-head attention")
-    for x in (1.06, 1.71, 2.36):
-        box(ax, x, 1.66, 0.58, 0.34, "attention", MARKED, MARK, 8)
-    for y in (0.68, 2.43, 3.47):
-        plus(ax, MIDDLE_X, y, "white", radius=0.09)
-    for start, y, name, does, lesson in (
-        (
-            2.09,
-            3.47,
-            "residual connection",
-            "adds the input of 2 boxes to their output",
-            "06",
-        ),
-        (3.0, 3.17, "MLP", "computes on each token alone", "06"),
-        (3.0, 2.8, "layer norm", "brings all vectors to a similar size", "06"),
-        (3.0, 2.13, "multi-head attention", "several attentions side by side", "02"),
-        (2.94, 1.78, "attention", "decides which other tokens a token uses", "01"),
-        (2.09, 0.68, "positional encodings", "say where each token stands", "04"),
-    ):
-        here = lesson == "01"
-        arrow(ax, (start, y), (3.3, y), head=False, width=0.8)
-        write(ax, 3.36, y, name, ha="left", weight="bold", color=MARK if here else INK)
-        write(ax, 4.92, y, does, ha="left")
-        look = {"fill": MARKED, "edge": MARK} if here else {}
-        box(ax, 8.1, y - 0.13, 0.76, 0.26, f"lesson {lesson}", size=8, **look)
-    return ax.figure
 
 
 def block():

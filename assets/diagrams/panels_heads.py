@@ -120,7 +120,7 @@ def specialised(ax):
     evidence = (
         ("1  pattern", viridis(ON_COLOUR), "weight on the colour\n(yellow: 1)"),
         ("2  ablation", viridis(RIGHT), "colours right without\nit (yellow: all)"),
-        ("3  patching", patched, "predicts red, or blue,\nwith its output carried"),
+        ("3  patching", patched, "prediction with this head\ncarried over (red, blue)"),
     )
     for i, (title, colours, what) in enumerate(evidence):
         left = 0.12 + 1.84 * i
