@@ -15,7 +15,7 @@ def recap_07():
     and an entropy-matched untrained copy. The lift is the score minus a baseline,
     here the highest one. Right: the intervention. A head's output (here 6 tokens ×
     32 features) is replaced by its mean over texts and positions (1 × 32), and we count
-    what the model still answers.
+    how often the model is still right.
     """
     ax = ground(HEIGHT)
     panel(ax, 0.15, 5.35, "what does it attend to?")
