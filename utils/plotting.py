@@ -186,6 +186,10 @@ def plot_heads(
         ax.set_ylabel(f"layer {layer}", fontsize=8)
     figure.supxlabel("key", fontsize="small")
     figure.supylabel("query", fontsize="small")
+    colours = panels[0].collections[0]  # the same scale in all panels
+    bar = figure.colorbar(colours, ax=figure.axes, pad=0.01, aspect=40)
+    bar.set_label("attention weight", fontsize="small")
+    bar.ax.tick_params(labelsize=7)
     return figure
 
 

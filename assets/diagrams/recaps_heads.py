@@ -29,7 +29,7 @@ def recap_07():
     return ax.figure
 
 
-CHOSEN = 1  # the head that is marked in recap_07, of 8
+CHOSEN = 0  # the head that is marked in recap_07, of 8
 
 
 def _scored(ax):
@@ -86,9 +86,9 @@ def _replaced(ax):
         colours, other = signed(numbers), [[GREY] * 4] * 6
         matrix(ax, 5.82, y - 0.21, colours, 0.07)
         arrow(ax, (6.16, y), (6.4, y))
-        for i, part in enumerate((other, colours, other, other)):
+        for i, part in enumerate((colours, other, other, other)):
             matrix(ax, 6.44 + 0.18 * i, y - 0.135, part, 0.045)
-        box(ax, 6.61, y - 0.145, 0.2, 0.29, "", "none", MARK)
+        box(ax, 6.43, y - 0.145, 0.2, 0.29, "", "none", MARK)
         arrow(ax, (7.2, y), (7.44, y))
         arrow(ax, (7.92, y), (8.12, y))
         write(ax, 8.18, y + 0.19, f"{name} it", 8, ha="left")

@@ -260,5 +260,7 @@ def draw(expected: Tensor, yours: Tensor) -> None:
         drawn = matrix.where(finite, 0.0).clamp(-largest, largest)
         heatmap(drawn, ax, signed=True, vmax=largest, mask=finite, title=title)
         ax.set(xlabel="", ylabel="")
-    most = f"{_largest(yours - expected):.3g}"
-    show(figure, f"Expected and your output differ by at most {most}.")
+    most = f"differ by at most {_largest(yours - expected):.3g}."
+    finite = (yours - expected).isfinite().all()
+    hatched = "Hatched: NaN or infinite. The other numbers of expected and yours "
+    show(figure, (f"Expected and your output {most}" if finite else hatched + most))

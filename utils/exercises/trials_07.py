@@ -102,6 +102,9 @@ class Layer:
         self.out_proj.bias = nn.Parameter(weight[0] / 2, requires_grad=False)
         self.out_proj.register_forward_pre_hook(lambda *_: None)
 
+    def register_forward_pre_hook(self, *_, **__):
+        raise TypeError("the hook must be on layer.out_proj, not on the layer")
+
     def again(self):
         return Layer(self.num_heads, self.head_dim, self.seed, self.dtype)
 

@@ -68,7 +68,8 @@ def words(axis) -> list[str]:
 
 
 def panels(figure) -> list:
-    return [ax for ax in figure.axes if ax.axison]
+    drawn = [ax for ax in figure.axes if ax.axison]
+    return [ax for ax in drawn if ax.get_label() != "<colorbar>"]
 
 
 def cells(ax):
@@ -78,10 +79,10 @@ def cells(ax):
 
 @each_way
 def test_masked_cells_are_left_out_and_not_coloured_as_zero(draw):
-    for ax in draw(THIRDS, mask=CAUSAL[None, None]).axes:
+    for ax in panels(draw(THIRDS, mask=CAUSAL[None, None])):
         assert (cells(ax).mask == ~CAUSAL.numpy()).all()
         assert any(patch.get_hatch() for patch in ax.patches)
-    assert not any(ax.patches for ax in draw(THIRDS).axes)
+    assert not any(ax.patches for ax in panels(draw(THIRDS)))
 
 
 REFUSED = [
@@ -149,7 +150,9 @@ def test_numbers_are_written_where_they_fit_as_in_the_caption():
 
 def test_layers_are_rows_and_heads_columns_on_one_scale():
     layers = [EACH[:2], EACH / 10]
-    drawn = panels(plot_heads(layers))
+    figure = plot_heads(layers)
+    drawn, (bar,) = panels(figure), set(figure.axes) - set(figure.axes[:6])
+    assert bar.get_ylabel() == "attention weight" and bar.get_ylim() == (0.0, 1.0)
     places = [ax.get_subplotspec() for ax in drawn]
     grid = [(place.rowspan.start, place.colspan.start) for place in places]
     assert grid == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
