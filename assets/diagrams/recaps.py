@@ -196,7 +196,7 @@ def recap_04():
     turns = ahead[..., None] / 100 ** (np.arange(0, 8, 2) / 8)
     nearby = np.cos(turns) @ [1, 0.9, 0, -0.3]  # a weight for each pair
     random = np.random.default_rng(4)
-    terms = [*random.normal(0, 0.35, (3, 6, 6)), nearby]
+    terms = [*random.normal(0, 0.2, (3, 6, 6)), nearby]
     places = [(left, high), (right, high), (left, low), (right, low)]
     for at, term in zip(places, terms):
         matrix(ax, *at, signed(term / 1.5), 0.105)

@@ -83,8 +83,13 @@ def counted(answer, model, ids, steps, temperature, seed):
         computed += new.numel()  # texts × positions
         return model(new, cache=cache)
 
+    watched.__qualname__ = "model"  # as an error names it
     generator = torch.Generator().manual_seed(seed)
     ids_written = answer(watched, ids, steps, temperature, generator)
+    if steps and not computed:
+        raise ValueError(
+            "it never calls the `model` that it gets: model(new, cache=cache)."
+        )
     needed = ids.numel() + steps * len(ids)
     again = max(0, computed - needed)
     return {"ids": ids_written, "positions computed more than once": again}
