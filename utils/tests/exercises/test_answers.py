@@ -34,3 +34,31 @@ def test_an_answer_gets_its_verdict(name, kind, mistake, code):
         verdict = grade(exercise, defined(code, exercise.space))
     assert verdict.solved == (kind == "right"), verdict.message
     assert mistake in (None, verdict.mistake or ""), verdict.message
+
+
+WORDS = [
+    (
+        "10.1",
+        "def f(model, ids, steps, *_): return torch.cat([ids, ids[:, :1]], dim=1)",
+        "never calls the `model`",
+    ),
+    (
+        "7.3",
+        "def f(run, layer, *_, **__): layer.register_forward_pre_hook(print)",
+        "on layer.out_proj, not on the layer",
+    ),
+    (
+        "7.3",
+        """def f(run, layer, head, outputs=None):
+            layer.out_proj.register_forward_pre_hook(lambda m, x, options: None)
+            return run()""",
+        "A pre-hook gets (module, inputs)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "words"), WORDS)
+def test_an_error_says_what_to_do(name, code, words):
+    with silence():
+        verdict = grade(EXERCISES[name], defined(code, EXERCISES[name].space))
+    assert not verdict.solved and words in verdict.message

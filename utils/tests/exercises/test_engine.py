@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from utils.exercises import running
+from utils.exercises import engine, running
 from utils.exercises.draws import randn
 from utils.exercises.engine import UNTOUCHED, Verdict, grade, is_untouched
 from utils.tests.exercises.helpers import Notebook, made_up, written
@@ -317,6 +317,17 @@ def test_a_picture_is_for_one_tensor_whose_values_differ(expected, answer, drawn
     picture = grade(made_up(f"return {expected}", X), answer).picture
     assert (picture is None) is (drawn is None)
     torch.testing.assert_close(picture, drawn and drawn(X["x"].double()))
+
+
+def test_the_caption_of_a_picture_does_not_call_nan_equal(monkeypatch):
+    said = []
+    monkeypatch.setattr(engine, "show", lambda figure, caption: said.append(caption))
+    x = torch.tensor([[1.0, 2.0]])
+    engine.draw(x, x + 0.5)
+    engine.draw(x, torch.tensor([[1.0, math.nan]]))
+    assert said[0] == "Expected and your output differ by at most 0.5."
+    assert said[1].startswith("Hatched: NaN or infinite.") and " 0." in said[1]
+    plt.close("all")
 
 
 # --- called again, endless, untouched ---------------------------------------------
