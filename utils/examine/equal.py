@@ -130,14 +130,17 @@ def heads_and_values(p: Probe, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, T
 
     Each (texts, length, heads, head_dim), of outputs y for x, without biases.
     """
-    size = p.embed_dim // p.num_heads
-    ways = readings(p.bare, p.embed_dim, p.num_heads) if y.isfinite().all() else ()
+    size, solved = p.embed_dim // p.num_heads, {}
+    ways = [*readings(p.bare, p.embed_dim, p.num_heads)] if y.isfinite().all() else []
     for each, rest in product(ways, (0, x)):  # a residual goes
         *_, v, out = each.matrices
-        given = torch.linalg.lstsq(out.w, (y - rest).flatten(0, 1).mT).solution.mT
+        key = id(out.w), rest is x  # many readings have the same output projection
+        if key not in solved:
+            targets = (y - rest).flatten(0, 1).mT
+            solved[key] = torch.linalg.lstsq(out.w, targets).solution.mT.view_as(y)
+        given = solved[key].unflatten(-1, (-1, size))
         values = (x @ v.w.mT).unflatten(-1, (-1, size))
         groups = p.num_heads // values.shape[2]
-        given = given.view_as(y).unflatten(-1, (-1, size))
         yield given, values.repeat_interleave(groups, dim=2)
 
 

@@ -81,7 +81,8 @@ def readings(layer: nn.Module, embed_dim: int, num_heads: int) -> Iterator[Readi
         yield from separate(found, squares, nothing, num_heads)
         if len(squares) < 2:  # x itself is query, key and value
             for out in outs:
-                yield Reading("no projections", (nothing, nothing, nothing, out))
+                parts = nothing, nothing, nothing, out
+                yield Reading("no projections", parts, likely=not whole)
 
 
 def stacked(found: list[Matrix], size: int, num_heads: int) -> Iterator[tuple]:
@@ -185,15 +186,15 @@ class KnownMistake:
 
     def gives(self, x: Tensor, each: Reading, num_heads: int, mask) -> Tensor | None:
         """Return a layer's output with this mistake; None: it cannot be made here."""
-        *inputs, out = (m.w for m in each.matrices)
-        ws = [w.split(len(inputs[0]) // num_heads) for w in inputs]  # of the heads
-        # each key and value head serves a group of query heads
-        ws = [[w for w in role for _ in range(num_heads // len(role))] for role in ws]
+        q, *others, out = (m.w for m in each.matrices)
+        size = len(q) // num_heads
+        whole = [q, *(repeated(w, len(q) // len(w), size) for w in others)]
         try:
             if not self.of_head:
-                return self.function(mask)(x, *map(torch.cat, ws), out, num_heads)
+                return self.function(mask)(x, *whole, out, num_heads)
             function = self.function(None)
-            heads = [function(x, *(w.mT for w in three), mask)[0] for three in zip(*ws)]
+            parts = zip(*(w.mT.split(size, dim=1) for w in whole))  # of each head
+            heads = [function(x, *three, mask)[0] for three in parts]
             return torch.cat(heads, dim=-1) @ out.mT
         except Exception:  # such as sizes that do not fit
             return None
@@ -216,6 +217,13 @@ class KnownMistake:
         exec(self.python, space)
         space["weighed"] = weighed
         return catalogue.defined(self.code, space)
+
+
+def repeated(w: Tensor, times: int, size: int) -> Tensor:
+    """Return keys' or values' w with each head's rows so many times, a query head each."""
+    if times == 1:
+        return w
+    return w.unflatten(0, (-1, size)).repeat_interleave(times, dim=0).flatten(0, 1)
 
 
 @cache
