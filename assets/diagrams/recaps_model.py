@@ -197,10 +197,10 @@ def recap_11():
     merged, multiplied by W_o and added to the stream. Then the MLP adds its output. At
     the end, the output layer gives the logits, n × 49,152. A: a hook changes the output
     of one head, n × 64. Ablation puts zeros there, and patching puts the output of
-    another run there. B: the OV circuit of one head (lesson 02), whose
-    last two steps are those of section 6. If the head attends to a token, the token's
-    vector is multiplied by W_v, by W_o and by the output layer. The result says by how
-    much the head raises or lowers each logit.
+    another run there. B: the OV circuit of one head (lesson 02), whose last two
+    matrices, W_o and the output layer, are those of section 6. If the head attends to a
+    token, the token's vector is multiplied by W_v, by W_o and by the output layer. The
+    result says by how much the head raises or lowers each logit.
     """
     ax = ground(4.2)
     _real_model(ax, 2.48)

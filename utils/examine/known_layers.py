@@ -220,7 +220,7 @@ class KnownMistake:
 
 
 def repeated(w: Tensor, times: int, size: int) -> Tensor:
-    """Return keys' or values' w with each head's rows so many times, a query head each."""
+    """Return w (of keys or values) with the rows of each head so many times."""
     if times == 1:
         return w
     return w.unflatten(0, (-1, size)).repeat_interleave(times, dim=0).flatten(0, 1)
