@@ -1,56 +1,91 @@
-"""Draws what closes lesson 01: attention as matrices with their sizes."""
+"""Draws what closes lesson 01: attention in matrices, with numbers."""
 
 # ruff: noqa: F403, F405 (drawing is the vocabulary)
 
-import numpy as np
-
 from assets.diagrams.drawing import *
+from assets.diagrams.one_query import KEYS, VALUES
+from assets.diagrams.query_key_value import EMBEDDINGS, QUERIES
 
-LENGTH, DIM_K, DIM_V, CELL = 6, 4, 3, 0.17
-MIDDLE = 1.37  # of the matrices
+CELL, ROWS, SAT = 0.22, 6, 2
+UPPER, LOWER = 2.7, 0.68  # the lower edges of both rows of matrices
 
 
 def recap_01():
-    """Attention in matrices, for 6 queries and 6 keys. Q (6 × 4) times K transposed
-    (4 × 6) gives scores (6 × 6). They are divided by √4 and masked, and the softmax
-    makes each row sum to 1. The weights (6 × 6) times V (6 × 3) give the output
-    (6 × 3).
+    """Attention in matrices, with the numbers of the sentence; the row of "sat" has a
+    frame. Above: the embeddings x (6 × 8) times W_q, W_k and W_v give Q (6 × 4), K
+    (6 × 4) and V (6 × 3). Below: Q times K transposed gives the scores (6 × 6), for
+    "sat" 4 at "cat" and 2 at "mat". They are divided by √4, and the softmax makes each
+    row sum to 1: "sat" gives 0.52 to "cat" and 0.19 to "mat". The weights (6 × 6) times
+    V (6 × 3) give the output (6 × 3). With a mask, each hidden score becomes −∞ before
+    the softmax.
     """
-    ax = ground(2.55)
-    q, k = np.random.default_rng(1).normal(0, 1, (2, LENGTH, DIM_K))
-    products, mask = q @ k.T, np.tri(LENGTH, dtype=bool)
-    scores = products / np.sqrt(DIM_K)
-    weights = softmax(np.where(mask, scores, -np.inf))
-    values = [[VALUE] * DIM_V] * LENGTH
-    x = 0.5
-    for name, shape, colours, then in (
-        ("$Q$", "L × d_k", [[QUERY] * DIM_K] * LENGTH, "×"),
-        (r"$K^\top$", "d_k × S", [[KEY] * LENGTH] * DIM_K, "="),
-        ("scores", "L × S", signed(products / 2.5), "÷ $\\sqrt{d_k}$,\nmask"),
-        ("masked", "L × S", signed(scores / 2.5, mask), "softmax"),
-        ("weights", "L × S", viridis(weights, mask), "×"),
-        ("$V$", "S × d_v", values, "="),
-        ("output", "L × d_v", values, ""),
+    ax = ground(4.6)
+    _words(ax, 0.95, UPPER)
+    x = _numbers(ax, 1.0, UPPER, EMBEDDINGS, "white", "embeddings $x$", "L × E")
+    middle = UPPER + 0.5 * ROWS * CELL
+    arrow(ax, (x + 0.15, middle), (x + 1.35, middle))
+    write(ax, x + 0.75, middle + 0.14, r"$\times\ W_q,\ W_k,\ W_v$")
+    x += 1.6
+    for name, rows, colour, shape in (
+        (r"$Q = x\,W_q$", QUERIES, QUERY, "L × d_k"),
+        (r"$K = x\,W_k$", KEYS, KEY, "S × d_k"),
+        (r"$V = x\,W_v$", VALUES, VALUE, "S × d_v"),
     ):
-        rows, columns = len(colours), len(colours[0])
-        width = columns * CELL
-        matrix(ax, x, MIDDLE - rows * CELL / 2, colours, CELL)
-        write(ax, x + width / 2, 2.2, name, 10, weight="bold")
-        write(ax, x + width / 2, 0.62, f"${shape}$".replace("×", r"\times"))
-        write(ax, x + width / 2, 0.43, f"{rows} × {columns}")
-        if name == "weights":
-            write(ax, x + width / 2, 0.21, "each row sums to 1", 8)
-        x += width + _then(ax, x + width, then)
-    write(ax, 0.38, MIDDLE, "6 queries", 8, rotation=90, va="center")
-    write(ax, 1.99, 1.81, "6 keys", 8)
+        x = 0.55 + _numbers(ax, x, UPPER, rows, colour, name, shape)
+    _lower(ax)
+    note = "with a mask, each hidden score becomes −∞ before the softmax"
+    write(ax, 4.5, 0.17, note, 8)
     return ax.figure
 
 
-def _then(ax, x, step) -> float:
-    """Write the sign or step between two matrices; return the room that it takes."""
-    if len(step) < 2:
-        write(ax, x + 0.14, MIDDLE, step, 13)
-        return 0.28
-    arrow(ax, (x + 0.07, MIDDLE), (x + 0.57, MIDDLE))
-    write(ax, x + 0.32, MIDDLE + (0.25 if "\n" in step else 0.14), step, 8)
-    return 0.64
+def _lower(ax):
+    """Draw how the scores become weights, and the weights outputs."""
+    scores = np.array(QUERIES) @ np.array(KEYS).T
+    weights = softmax(scores / 2)
+    middle = LOWER + 0.5 * ROWS * CELL
+    _words(ax, 0.6, LOWER)
+    x = 0.65
+    for name, rows, fill, cell, shape, then in (
+        (r"scores $QK^\top$", scores, signed(scores / 4), CELL, "L × S", "÷ √4"),
+        ("scaled scores", scores / 2, signed(scores / 8), CELL, "L × S", "softmax"),
+        ("weights", weights, viridis(weights), 0.31, "L × S", "×"),
+        ("$V$", VALUES, VALUE, CELL, "S × d_v", "="),
+        ("output", weights @ np.array(VALUES), VALUE, 0.31, "L × d_v", ""),
+    ):
+        x = _numbers(ax, x, LOWER, rows, fill, name, shape, cell)
+        if len(then) > 1:
+            arrow(ax, (x + 0.06, middle), (x + 0.56, middle))
+            write(ax, x + 0.31, middle + 0.14, then, 8)
+            x += 0.64
+        else:
+            write(ax, x + 0.14, middle, then, 13)
+            x += 0.28
+
+
+def _words(ax, x, y):
+    """Write the tokens beside a matrix."""
+    for row, token in enumerate(TOKENS):
+        weight = "bold" if row == SAT else "normal"
+        at = y + (ROWS - row - 0.5) * CELL
+        write(ax, x, at, token, 8, ha="right", weight=weight)
+
+
+def _numbers(ax, x, y, rows, fill, name, shape, cell=CELL) -> float:
+    """Draw a matrix with its numbers, its name and its size; return its right edge."""
+    columns = len(rows[0])
+    width = columns * cell
+    colours = [[fill] * columns] * ROWS if isinstance(fill, str) else fill
+    matrix(ax, x, y, colours, cell, edge="#d6d6d6", tall=CELL)
+    for i, row in enumerate(rows):
+        for j, number in enumerate(row):
+            at = (x + (j + 0.5) * cell, y + (ROWS - i - 0.5) * CELL)
+            dark = np.mean(to_rgb(colours[i][j])) < 0.45
+            ink = "white" if dark else INK if number else "#707070"
+            text = f"{number:g}" if number == round(2 * number) / 2 else f"{number:.2f}"
+            write(ax, *at, text, 7, color=ink)
+    frame = {"fc": "none", "ec": MARK, "lw": 2}
+    ax.add_patch(Rectangle((x, y + (ROWS - SAT - 1) * CELL), width, CELL, **frame))
+    write(ax, x + width / 2, y + ROWS * CELL + 0.18, name, 10, weight="bold")
+    shape = f"${shape}$".replace("×", r"\times")
+    write(ax, x + width / 2, y - 0.17, f"{shape}  =  {ROWS} × {columns}", 8)
+    return x + width

@@ -14,8 +14,8 @@ def recap_07():
     score of a head stands beside its baselines: uniform attention, an untrained model,
     and an entropy-matched untrained copy. The lift is the score minus a baseline,
     here the highest one. Right: the intervention. A head's output (here 6 tokens ×
-    32 features) is replaced by its mean over texts and positions (1 × 32), and we count
-    how often the model is still right.
+    32 features) is replaced by its mean over texts and positions, the same 32 numbers
+    for each token, and we count how often the model is still right.
     """
     ax = ground(HEIGHT)
     panel(ax, 0.15, 5.35, "what does it attend to?")
@@ -207,9 +207,10 @@ def recap_09():
     """An encoder of 6 layers × 12 heads in matrices. Left: the weights of a head
     between 6 subword tokens (6 × 6) become weights between 3 words (3 × 3): columns are
     added, rows averaged. Middle: the largest weight of each row names a word, which is
-    compared with the grammatical head in the tree; the baseline is the best fixed
-    offset. Right: the mean of a sentence's hidden states (8 × 384) is one vector (384),
-    and the cosine of two such vectors is the similarity of their sentences.
+    compared with the grammatical head in the tree ("watched" is the root and has none);
+    the baseline is the best fixed offset. Right: the mean of a sentence's hidden states
+    (8 × 384) is one vector (384), and the cosine of two such vectors is the similarity
+    of their sentences.
     """
     ax = ground(HEIGHT)
     panel(ax, 0.15, 3.5, "tokens → words")

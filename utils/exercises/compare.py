@@ -72,6 +72,9 @@ def unlike(wanted, found, where: str = OUTPUT) -> str:
     if alike:
         return ""
     returned = "your function returned" if where == OUTPUT else f"{where} is"
+    if isinstance(wanted, float) and type(found) is float:
+        expected, found = told_apart(wanted, found)
+        return f"{returned} {found}; expected {expected}."
     return f"{returned} {_short(found)}; expected {expected or _short(wanted)}."
 
 
@@ -116,10 +119,16 @@ def _unlike_tensors(wanted: Tensor, found: Tensor, where: str) -> str:
     gap = gap.where(~torch.isclose(found, wanted, 0, 0, equal_nan=True), 0)
     at = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
     a, b = wanted[at].item(), found[at].item()
-    if isinstance(a, float):  # as many digits as tell the two apart
-        digits = next(n for n in (4, 7, 10, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
-        a, b = f"{a:.{digits}g}", f"{b:.{digits}g}"
+    if isinstance(a, float):
+        a, b = told_apart(a, b)
     return f"{DIFFER}at {list(at)} expected {a}, yours {b}."
+
+
+def told_apart(a: float, b: float) -> tuple[str, str]:
+    """Return two numbers with as many digits as tell them apart; -0 is 0."""
+    a, b = a + 0.0, b + 0.0
+    digits = next(n for n in (4, 7, 10, 17) if f"{a:.{n}g}" != f"{b:.{n}g}")
+    return f"{a:.{digits}g}", f"{b:.{digits}g}"
 
 
 def same(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
@@ -138,5 +147,7 @@ def _short(value) -> str:
     except Exception:  # of a class of the learner's, or of a huge int
         text = f"a {type(value).__name__}"
     if isinstance(value, list | tuple | dict) and "tensor(" in text:
-        text = f"{len(value)} things in a {type(value).__name__}"
+        text = f"a {type(value).__name__} of {len(value)}"
+    elif " at 0x" in text:  # a function that was not called, a generator
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

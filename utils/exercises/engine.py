@@ -187,6 +187,8 @@ def name_of(
 
 def _becomes(change: Callable, y, x) -> bool:
     """Whether a wrong output x, or what is wrong in it, becomes y by the change."""
+    if isinstance(y, dict) and isinstance(x, dict) and y.keys() == x.keys():
+        y, x = tuple(y.values()), tuple(x[key] for key in y)
     if isinstance(y, tuple) and isinstance(x, tuple) and len(y) == len(x):
         wrong = [parts for parts in zip(y, x) if unlike(*parts)]
         return bool(wrong) and all(_becomes(change, *parts) for parts in wrong)

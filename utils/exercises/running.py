@@ -60,7 +60,7 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
         if changed := [n for n, x in data.items() if unlike(trial[n], x)]:
             each = trial[changed[0]]
             each = each[0] if isinstance(each, list) and each else each
-            layer = isinstance(each, Module)
+            layer = isinstance(each, Module) or hasattr(each, "out_proj")
             what = "leaves a layer changed" if layer else "changes its argument"
             return {what: ", ".join(f"`{n}`" for n in changed)} | done
         what = "in the backward pass"
@@ -71,7 +71,7 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
         error.__traceback__ = None  # it holds on to every tensor of the call
         if isinstance(error, TooLong):
             return {"never ends": str(error), WHERE: line}
-        said = f"{type(error).__name__}: {first_line(error)}"
+        said = f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
         if "returned nan" in said:  # on the way, whatever the gradient is
             said = "a NaN arises"
         said = re.sub(r"\b0x[0-9a-f]+", "…", said)

@@ -129,12 +129,13 @@ class Stopped(RuntimeError):
 
     def __str__(self):
         hooks, same = self.layer.hooks(), self.layer == self.layer.again()
-        kept = "as it was" if same else "changed"
-        return f"out_proj {kept}, {hooks} of 1 hooks left: the model stopped"
+        kept = "as before" if same else "changed"
+        left = f"hooks on out_proj: {hooks}, 1 of them not yours"
+        return f"{left}; out_proj is {kept}; the model stopped"
 
 
 class Run:
-    """Runs out_proj twice; returns what came out, what was put in, and its calls."""
+    """Runs out_proj twice; says what it gave, what was put in, and how often it ran."""
 
     calls = 0
 
@@ -152,7 +153,11 @@ class Run:
         if self.stops:
             raise Stopped(self.layer)
         found.append(self.layer.out_proj(self.x))
-        return torch.cat(found), self.x, f"calls of run(): {self.calls}"
+        outputs = {
+            "outputs of out_proj": torch.cat(found),
+            "inputs of out_proj": self.x,
+        }
+        return outputs | {"calls of run()": self.calls}
 
 
 @trials("7.3", gradients=False)

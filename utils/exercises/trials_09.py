@@ -168,5 +168,7 @@ def sentences(dtype):
         if seed == 4:  # a hole in the middle
             mask[1, 4] = False
         yield {"hidden": hidden, "mask": mask}
+    # what is added and taken away again loses what stands beside it
+    yield {"hidden": torch.where(mask[:, :, None], hidden, 1e30), "mask": mask}
     example = torch.tensor([[[2, 0], [4, 8], [9, -9]]], dtype=dtype)
     yield {"hidden": example, "mask": torch.tensor([[True, True, False]])}

@@ -92,7 +92,7 @@ def counted(answer, model, ids, steps, temperature, seed):
         )
     needed = ids.numel() + steps * len(ids)
     again = max(0, computed - needed)
-    return {"ids": ids_written, "positions computed more than once": again}
+    return {"ids": ids_written, "positions that `model` computed again": again}
 
 
 def small_model(vocab_size, seed):
@@ -112,6 +112,7 @@ def prompts():
     sizes += [(10, 2, 7, 1, 0.5), (10, 1, 3, 12, 3.0), (6, 2, 3, 0, 0.0)]
     # long and broad: another temperature would draw other tokens
     sizes += [(40, 4, 3, 30, 0.3), (40, 4, 3, 30, 3.0)]
+    sizes += [(9, 2, 4, 6, 1e-3)]  # exp of such logits / temperature overflows
     for seed, given in enumerate(sizes):
         vocab_size, texts, length, steps, temperature = given
         ids = integers(vocab_size, texts, length, seed=seed)

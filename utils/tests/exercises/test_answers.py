@@ -54,6 +54,13 @@ WORDS = [
             return run()""",
         "A pre-hook gets (module, inputs)",
     ),
+    (
+        "7.3",
+        """def f(run, layer, head, outputs=None):
+            layer.out_proj.register_forward_pre_hook(lambda *_: None)
+            return run()""",
+        "does not leave `layer` as it was",
+    ),
 ]
 
 
