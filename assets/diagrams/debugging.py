@@ -188,7 +188,7 @@ TESTS = [  # name, what is done, its picture, what must come out, what it cannot
     ("sees", "one token is changed", _moves,
      "no mask:\nall move", "wrong numbers"),
     ("no leak", "one token is changed", _changes,
-     "causal: its own,\nlater ones move", "earlier tokens\nignored"),
+     "causal: only its\nown, later ones", "earlier tokens\nignored"),
     ("order", "tokens are shuffled", _shuffles,
      "shuffled\nalike", "faults\nof a mask"),
     ("equal tokens", "one alone, and many of it", _repeats,

@@ -4,53 +4,64 @@
 
 from assets.diagrams.drawing import *
 
-CELL, ROWS = 0.26, 6
+CELL = 0.24
 EMBEDDINGS = [[1, *[0] * 7], [0, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 1, 0]]
 EMBEDDINGS += [[0, 0, 0, 0, 1, 0, 0, 0], EMBEDDINGS[0], [0, 1, 0, 0, 1, 0, 0, 1]]
-QUERIES = [[3, 1, 0, 0], [0, 0, 4, 0], [2, 2, 0, 0], [1, 0, 0, 2], [3, 1, 0, 0]]
-QUERIES += [[1, 0, 4, 2]]
+W_Q = [[3, 1, 0, 0], [0, 0, 4, 0], [0] * 4, [2, 2, 0, 0], [1, 0, 0, 2]] + 3 * [[0] * 4]
+QUERIES = (np.array(EMBEDDINGS) @ np.array(W_Q)).tolist()
+FEATURES = "article noun alive verb place cat sit mat".split()
+TOP, SAT, VERB = 2.2, 2, 3  # the upper edge of the matrices, and the marked rows
 
 
 def query_key_value():
-    """From embeddings to queries, keys and values. The 6 embeddings, with 8 features
-    each, are multiplied by 3 matrices. Look at the marked row of "sat": its embedding
-    becomes the query (2, 2, 0, 0), the key (0, 0, 1, 0) and the value (0, 1, 0).
+    """From embeddings to queries, keys and values. Left: the 6 embeddings (6 × 8) times
+    W_q (8 × 4) are the queries (6 × 4). Look at the marked rows: the embedding of "sat"
+    has a 1 at "verb" and at "sit", so its query is the sum of these rows of W_q, which
+    is (2, 2, 0, 0). Right: in the same way, the keys (6 × 4) and the values (6 × 3).
+    The key of "sat" is (0, 0, 1, 0), and its value is (0, 1, 0).
     """
-    ax = ground(3.15)
-    y, trunk = 0.82, 0.3
-    _numbers(ax, 0.75, y, EMBEDDINGS, "white", "embeddings $x$", "")
+    ax = ground(3.0)
     for row, token in enumerate(TOKENS):
-        weight = "bold" if row == 2 else "normal"
-        at = y + (ROWS - row - 0.5) * CELL
-        write(ax, 0.67, at, token, 9, ha="right", weight=weight)
-    start = 0.75 + 4 * CELL
-    arrow(ax, (start, y), (start, trunk), head=False)
-    x = 4.1
-    for letter, name, question, rows, colour in (
-        ("q", "queries", "what it looks for", QUERIES, QUERY),
-        ("k", "keys", "how it is found", [e[1:5] for e in EMBEDDINGS], KEY),
-        ("v", "values", "what it passes on", [e[5:] for e in EMBEDDINGS], VALUE),
+        _label(ax, 0.6, row, token, row == SAT)
+    x = _numbers(ax, 0.65, EMBEDDINGS, "white", "embeddings $x$", "", [SAT])
+    write(ax, x + 0.14, TOP - 3 * CELL, r"$\times$", 13)
+    for row, feature in enumerate(FEATURES):
+        _label(ax, x + 0.8, row, feature, row == VERB)
+    x = _numbers(ax, x + 0.85, W_Q, QUIET, "$W_q$", "", [VERB])
+    write(ax, x + 0.17, TOP - 3 * CELL, "=", 13)
+    for gap, name, question, rows, colour in (
+        (0.34, "queries $q$", "what it looks for", QUERIES, QUERY),
+        (0.7, "keys $k$", "how it is found", [e[1:5] for e in EMBEDDINGS], KEY),
+        (0.5, "values $v$", "what it passes on", [e[5:] for e in EMBEDDINGS], VALUE),
     ):
-        columns = len(rows[0])
-        middle = x + columns * CELL / 2
-        _numbers(ax, x, y, rows, colour, f"{name} ${letter}$", question)
-        arrow(ax, (start, trunk), (middle, trunk), (middle, y - 0.04))
-        write(ax, middle + 0.08, 0.52, rf"$\times\,W_{letter}$", 10, ha="left")
-        x += columns * CELL + 0.75
+        x = _numbers(ax, x + gap, rows, colour, name, question, [SAT])
+        letter = name[-2]
+        middle = x - len(rows[0]) * CELL / 2
+        write(ax, middle, TOP - 6 * CELL - 0.2, rf"$x\,W_{letter}$", 10)
     return ax.figure
 
 
-def _numbers(ax, x, y, rows, colour, name, question):
-    """Draw a matrix with its numbers; the row of "sat" has a frame."""
+def _label(ax, x, row, text, marked):
+    """Write what a row is, on its left."""
+    weight = "bold" if marked else "normal"
+    write(ax, x, TOP - (row + 0.5) * CELL, text, 8, ha="right", weight=weight)
+
+
+def _numbers(ax, x, rows, colour, name, question, marked) -> float:
+    """Draw a matrix with its numbers and frames; return its right edge."""
     columns = len(rows[0])
-    matrix(ax, x, y, [[colour] * columns] * ROWS, CELL, edge="#d6d6d6")
+    colours = [[colour] * columns] * len(rows)
+    matrix(ax, x, TOP - len(rows) * CELL, colours, CELL, edge="#d6d6d6")
     for i, row in enumerate(rows):
         for j, number in enumerate(row):
-            at = (x + (j + 0.5) * CELL, y + (ROWS - i - 0.5) * CELL)
+            at = (x + (j + 0.5) * CELL, TOP - (i + 0.5) * CELL)
             write(ax, *at, f"{number:g}", 8, color=INK if number else "#707070")
-    frame = {"fc": "none", "ec": MARK, "lw": 2}
-    ax.add_patch(Rectangle((x, y + 3 * CELL), columns * CELL, CELL, **frame))
+    for row in marked:
+        at = (x, TOP - (row + 1) * CELL)
+        frame = {"fc": "none", "ec": MARK, "lw": 2}
+        ax.add_patch(Rectangle(at, columns * CELL, CELL, **frame))
     middle = x + columns * CELL / 2
-    write(ax, middle, 2.86, name, 10, weight="bold")
-    write(ax, middle, 2.66, question, 8)
-    write(ax, middle, 2.49, rf"$6 \times {columns}$", 8)
+    write(ax, middle, 2.76, name, 10, weight="bold")
+    write(ax, middle, 2.56, question, 8)
+    write(ax, middle, 2.39, rf"${len(rows)} \times {columns}$", 8)
+    return x + columns * CELL

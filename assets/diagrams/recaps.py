@@ -77,8 +77,8 @@ def recap_03():
     key_proj and value_proj, each with a matrix E × E and a bias of E numbers. Both
     layers have the same out_proj. Middle: query and output have the shape (N, L, E).
     The weights have the shape (N, L, S), averaged over the heads, or (N, H, L, S).
-    Right: purple is True, which means blocked in PyTorch's key_padding_mask (N, S) and
-    attn_mask (L, S), and may be attended to in the course's masks. Drawn for N = 2,
+    Right: purple is True. In PyTorch's key_padding_mask (N, S) and attn_mask (L, S), it
+    means blocked. In the course's masks, it means: may be attended to. Drawn for N = 2,
     L = S = 6, E = 8, H = 2.
     """
     ax = ground(HEIGHT)
