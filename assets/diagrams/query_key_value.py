@@ -10,15 +10,16 @@ EMBEDDINGS += [[0, 0, 0, 0, 1, 0, 0, 0], EMBEDDINGS[0], [0, 1, 0, 0, 1, 0, 0, 1]
 W_Q = [[3, 1, 0, 0], [0, 0, 4, 0], [0] * 4, [2, 2, 0, 0], [1, 0, 0, 2]] + 3 * [[0] * 4]
 QUERIES = (np.array(EMBEDDINGS) @ np.array(W_Q)).tolist()
 FEATURES = "article noun alive verb place cat sit mat".split()
-TOP, SAT, VERB = 2.2, 2, 3  # the upper edge of the matrices, and the marked rows
+TOP, SAT, VERB, SIT = 2.2, 2, 3, 6  # the upper edge, and the marked rows
 
 
 def query_key_value():
     """From embeddings to queries, keys and values. Left: the 6 embeddings (6 × 8) times
     W_q (8 × 4) are the queries (6 × 4). Look at the marked rows: the embedding of "sat"
-    has a 1 at "verb" and at "sit", so its query is the sum of these rows of W_q, which
-    is (2, 2, 0, 0). Right: in the same way, the keys (6 × 4) and the values (6 × 3).
-    The key of "sat" is (0, 0, 1, 0), and its value is (0, 1, 0).
+    has a 1 at "verb" and at "sit", so its query is the sum of these two rows of W_q.
+    The row "sit" is zero, so the query is the row "verb", (2, 2, 0, 0). Right: in the
+    same way, the keys (6 × 4) and the values (6 × 3). The key of "sat" is (0, 0, 1, 0),
+    and its value is (0, 1, 0).
     """
     ax = ground(3.0)
     for row, token in enumerate(TOKENS):
@@ -26,8 +27,8 @@ def query_key_value():
     x = _numbers(ax, 0.65, EMBEDDINGS, "white", "embeddings $x$", "", [SAT])
     write(ax, x + 0.14, TOP - 3 * CELL, r"$\times$", 13)
     for row, feature in enumerate(FEATURES):
-        _label(ax, x + 0.8, row, feature, row == VERB)
-    x = _numbers(ax, x + 0.85, W_Q, QUIET, "$W_q$", "", [VERB])
+        _label(ax, x + 0.8, row, feature, row in (VERB, SIT))
+    x = _numbers(ax, x + 0.85, W_Q, QUIET, "$W_q$", "", [VERB, SIT])
     write(ax, x + 0.17, TOP - 3 * CELL, "=", 13)
     for gap, name, question, rows, colour in (
         (0.34, "queries $q$", "what it looks for", QUERIES, QUERY),

@@ -130,7 +130,7 @@ class Stopped(RuntimeError):
     def __str__(self):
         hooks, same = self.layer.hooks(), self.layer == self.layer.again()
         kept = "as before" if same else "changed"
-        left = f"hooks on out_proj: {hooks}, 1 of them not yours"
+        left = f"hooks on out_proj: {hooks}; before your function: 1"
         return f"{left}; out_proj is {kept}; the model stopped"
 
 
