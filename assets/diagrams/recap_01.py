@@ -6,7 +6,7 @@ from assets.diagrams.drawing import *
 from assets.diagrams.one_query import KEYS, VALUES
 from assets.diagrams.query_key_value import EMBEDDINGS, QUERIES
 
-CELL, ROWS, SAT = 0.22, 6, 2
+CELL, ROWS, SAT = 0.23, 6, 2
 UPPER, LOWER = 2.7, 0.68  # the lower edges of both rows of matrices
 
 
@@ -82,7 +82,7 @@ def _numbers(ax, x, y, rows, fill, name, shape, cell=CELL) -> float:
             dark = np.mean(to_rgb(colours[i][j])) < 0.45
             ink = "white" if dark else INK if number else "#707070"
             text = f"{number:g}" if number == round(2 * number) / 2 else f"{number:.2f}"
-            write(ax, *at, text, 7, color=ink)
+            write(ax, *at, text, 8, color=ink)
     frame = {"fc": "none", "ec": MARK, "lw": 2}
     ax.add_patch(Rectangle((x, y + (ROWS - SAT - 1) * CELL), width, CELL, **frame))
     write(ax, x + width / 2, y + ROWS * CELL + 0.18, name, 10, weight="bold")

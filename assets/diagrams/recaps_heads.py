@@ -100,7 +100,7 @@ def _replaced(ax):
     for x, name, size in (
         (6.02, "output", "6 × 32"),
         (6.8, "4 heads", "6 × 128"),
-        (8.44, "right", "of n texts"),
+        (8.44, "right", "of words"),
     ):
         write(ax, x, 2.14, name, **BOLD)
         write(ax, x, 0.55, size, 8)
