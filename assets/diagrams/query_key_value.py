@@ -10,6 +10,7 @@ EMBEDDINGS += [[0, 0, 0, 0, 1, 0, 0, 0], EMBEDDINGS[0], [0, 1, 0, 0, 1, 0, 0, 1]
 W_Q = [[3, 1, 0, 0], [0, 0, 4, 0], [0] * 4, [2, 2, 0, 0], [1, 0, 0, 2]] + 3 * [[0] * 4]
 QUERIES = (np.array(EMBEDDINGS) @ np.array(W_Q)).tolist()
 FEATURES = "article noun alive verb place cat sit mat".split()
+KINDS = FEATURES[1:5]  # the columns of queries and keys
 TOP, SAT, VERB, SIT = 2.2, 2, 3, 6  # the upper edge, and the marked rows
 
 
@@ -21,24 +22,26 @@ def query_key_value():
     same way, the keys (6 × 4) and the values (6 × 3). The key of "sat" is (0, 0, 1, 0),
     and its value is (0, 1, 0).
     """
-    ax = ground(3.0)
+    ax = ground(3.4)
     for row, token in enumerate(TOKENS):
         _label(ax, 0.6, row, token, row == SAT)
-    x = _numbers(ax, 0.65, EMBEDDINGS, "white", "embeddings $x$", "", [SAT])
+    x = _numbers(ax, 0.65, EMBEDDINGS, "white", "embeddings $x$", FEATURES, [SAT])
     write(ax, x + 0.14, TOP - 3 * CELL, r"$\times$", 13)
     for row, feature in enumerate(FEATURES):
         _label(ax, x + 0.8, row, feature, row in (VERB, SIT))
-    x = _numbers(ax, x + 0.85, W_Q, QUIET, "$W_q$", "", [VERB, SIT])
+    x = _numbers(ax, x + 0.85, W_Q, QUIET, "$W_q$", KINDS, [VERB, SIT])
     write(ax, x + 0.17, TOP - 3 * CELL, "=", 13)
-    for gap, name, question, rows, colour in (
-        (0.34, "queries $q$", "what it looks for", QUERIES, QUERY),
-        (0.7, "keys $k$", "how it is found", [e[1:5] for e in EMBEDDINGS], KEY),
-        (0.5, "values $v$", "what it passes on", [e[5:] for e in EMBEDDINGS], VALUE),
+    keys, values = ([e[1:5] for e in EMBEDDINGS], [e[5:] for e in EMBEDDINGS])
+    for gap, name, rows, colour, columns, below in (
+        (0.34, "queries $q$", QUERIES, QUERY, KINDS, "what it looks for"),
+        (0.7, "keys $k$", keys, KEY, KINDS, "how it is found"),
+        (0.5, "values $v$", values, VALUE, FEATURES[5:], "what it passes on"),
     ):
-        x = _numbers(ax, x + gap, rows, colour, name, question, [SAT])
+        x = _numbers(ax, x + gap, rows, colour, name, columns, [SAT])
         letter = name[-2]
         middle = x - len(rows[0]) * CELL / 2
         write(ax, middle, TOP - 6 * CELL - 0.2, rf"$x\,W_{letter}$", 10)
+        write(ax, middle, TOP - 6 * CELL - 0.4, below, 8)
     return ax.figure
 
 
@@ -48,8 +51,11 @@ def _label(ax, x, row, text, marked):
     write(ax, x, TOP - (row + 0.5) * CELL, text, 8, ha="right", weight=weight)
 
 
-def _numbers(ax, x, rows, colour, name, question, marked) -> float:
-    """Draw a matrix with its numbers and frames; return its right edge."""
+def _numbers(ax, x, rows, colour, name, names, marked) -> float:
+    """Draw a matrix with its numbers, the names of its columns, and frames.
+
+    Return its right edge.
+    """
     columns = len(rows[0])
     colours = [[colour] * columns] * len(rows)
     matrix(ax, x, TOP - len(rows) * CELL, colours, CELL, edge="#d6d6d6")
@@ -61,8 +67,10 @@ def _numbers(ax, x, rows, colour, name, question, marked) -> float:
         at = (x, TOP - (row + 1) * CELL)
         frame = {"fc": "none", "ec": MARK, "lw": 2}
         ax.add_patch(Rectangle(at, columns * CELL, CELL, **frame))
+    for j, text in enumerate(names):
+        at = x + (j + 0.5) * CELL, TOP + 0.06
+        write(ax, *at, text, 8, rotation=90, va="bottom")
     middle = x + columns * CELL / 2
-    write(ax, middle, 2.76, name, 10, weight="bold")
-    write(ax, middle, 2.56, question, 8)
-    write(ax, middle, 2.39, rf"${len(rows)} \times {columns}$", 8)
+    write(ax, middle, 3.2, name, 10, weight="bold")
+    write(ax, middle, 3.0, rf"${len(rows)} \times {columns}$", 8)
     return x + columns * CELL

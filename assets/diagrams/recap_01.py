@@ -46,8 +46,8 @@ def _lower(ax):
     _words(ax, 0.6, LOWER)
     x = 0.65
     for name, rows, fill, cell, shape, then in (
-        (r"scores $QK^\top$", scores, signed(scores / 4), CELL, "L × S", "÷ √4"),
-        ("scaled scores", scores / 2, signed(scores / 8), CELL, "L × S", "softmax"),
+        (r"scores $QK^\top$", scores, viridis(scores / 4), CELL, "L × S", "÷ √4"),
+        ("scaled scores", scores / 2, viridis(scores / 8), CELL, "L × S", "softmax"),
         ("weights", weights, viridis(weights), 0.31, "L × S", "×"),
         ("$V$", VALUES, VALUE, CELL, "S × d_v", "="),
         ("output", weights @ np.array(VALUES), VALUE, 0.31, "L × d_v", ""),
