@@ -136,6 +136,27 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
     ax.add_patch(Rectangle((x, y), len(colours[0]) * cell, height, **frame))
 
 
+def numbered(ax, x, top, rows, fill, cell, tall=None, framed=()) -> float:
+    """Draw numbers, with frames around some rows; return the right edge.
+
+    fill: one colour, or one for each number. top: the upper edge of the matrix.
+    """
+    tall, columns = tall or cell, len(rows[0])
+    colours = [[fill] * columns] * len(rows) if isinstance(fill, str) else fill
+    matrix(ax, x, top - len(rows) * tall, colours, cell, "#d6d6d6", tall)
+    for i, row in enumerate(rows):
+        for j, number in enumerate(row):
+            dark = np.mean(to_rgb(colours[i][j])) < 0.45
+            ink = "white" if dark else INK if number else "#707070"
+            text = f"{number:g}" if 2 * number % 1 == 0 else f"{number:.2f}"
+            at = x + (j + 0.5) * cell, top - (i + 0.5) * tall
+            write(ax, *at, text, 8, color=ink)
+    for row in framed:
+        at, frame = (x, top - (row + 1) * tall), {"fc": "none", "ec": MARK, "lw": 2}
+        ax.add_patch(Rectangle(at, columns * cell, tall, **frame))
+    return x + columns * cell
+
+
 def stack(ax, x, y, matrices, cell=0.2, step=0.05):
     """Draw matrices one behind the other, the first in front, at x and y."""
     for i, colours in reversed([*enumerate(matrices)]):

@@ -105,7 +105,4 @@ def _head(ax, x, name, below, new=False):
 
 def _numbers(ax, x, y, numbers, colour, cell=CELL):
     """Draw a vector with its numbers, y its middle."""
-    matrix(ax, x, y - CELL / 2, [[colour] * len(numbers)], cell, "#d6d6d6", CELL)
-    for j, number in enumerate(numbers):
-        ink = INK if number else "#707070"
-        write(ax, x + (j + 0.5) * cell, y, f"{number:g}", 8, color=ink)
+    numbered(ax, x, y + CELL / 2, [numbers], colour, cell, CELL)

@@ -56,21 +56,10 @@ def _numbers(ax, x, rows, colour, name, names, marked) -> float:
 
     Return its right edge.
     """
-    columns = len(rows[0])
-    colours = [[colour] * columns] * len(rows)
-    matrix(ax, x, TOP - len(rows) * CELL, colours, CELL, edge="#d6d6d6")
-    for i, row in enumerate(rows):
-        for j, number in enumerate(row):
-            at = (x + (j + 0.5) * CELL, TOP - (i + 0.5) * CELL)
-            write(ax, *at, f"{number:g}", 8, color=INK if number else "#707070")
-    for row in marked:
-        at = (x, TOP - (row + 1) * CELL)
-        frame = {"fc": "none", "ec": MARK, "lw": 2}
-        ax.add_patch(Rectangle(at, columns * CELL, CELL, **frame))
+    end = numbered(ax, x, TOP, rows, colour, CELL, framed=marked)
     for j, text in enumerate(names):
         at = x + (j + 0.5) * CELL, TOP + 0.06
         write(ax, *at, text, 8, rotation=90, va="bottom")
-    middle = x + columns * CELL / 2
-    write(ax, middle, 3.2, name, 10, weight="bold")
-    write(ax, middle, 3.0, rf"${len(rows)} \times {columns}$", 8)
-    return x + columns * CELL
+    write(ax, (x + end) / 2, 3.2, name, 10, weight="bold")
+    write(ax, (x + end) / 2, 3.0, rf"${len(rows)} \times {len(rows[0])}$", 8)
+    return end

@@ -72,20 +72,9 @@ def _words(ax, x, y):
 
 def _numbers(ax, x, y, rows, fill, name, shape, cell=CELL) -> float:
     """Draw a matrix with its numbers, its name and its size; return its right edge."""
-    columns = len(rows[0])
-    width = columns * cell
-    colours = [[fill] * columns] * ROWS if isinstance(fill, str) else fill
-    matrix(ax, x, y, colours, cell, edge="#d6d6d6", tall=CELL)
-    for i, row in enumerate(rows):
-        for j, number in enumerate(row):
-            at = (x + (j + 0.5) * cell, y + (ROWS - i - 0.5) * CELL)
-            dark = np.mean(to_rgb(colours[i][j])) < 0.45
-            ink = "white" if dark else INK if number else "#707070"
-            text = f"{number:g}" if number == round(2 * number) / 2 else f"{number:.2f}"
-            write(ax, *at, text, 8, color=ink)
-    frame = {"fc": "none", "ec": MARK, "lw": 2}
-    ax.add_patch(Rectangle((x, y + (ROWS - SAT - 1) * CELL), width, CELL, **frame))
-    write(ax, x + width / 2, y + ROWS * CELL + 0.18, name, 10, weight="bold")
+    columns, top = len(rows[0]), y + ROWS * CELL
+    end = numbered(ax, x, top, rows, fill, cell, CELL, [SAT])
+    write(ax, (x + end) / 2, top + 0.18, name, 10, weight="bold")
     shape = f"${shape}$".replace("×", r"\times")
-    write(ax, x + width / 2, y - 0.17, f"{shape}  =  {ROWS} × {columns}", 8)
-    return x + width
+    write(ax, (x + end) / 2, y - 0.17, f"{shape}  =  {ROWS} × {columns}", 8)
+    return end

@@ -114,13 +114,13 @@ def _parameters(ax):
         arrow(ax, *ends)
         arrow(ax, *ends[::-1])
     for y, name, shape in (
-        (1.8, "in_proj_weight", "3E × E  =  24 × 8"),
-        (1.4, "in_proj_bias", "3E  =  24"),
-        (0.8, "out_proj.weight", "E × E  =  8 × 8"),
+        (1.82, "in_proj_weight", "3E × E  =  24 × 8"),
+        (1.42, "in_proj_bias", "3E  =  24"),
+        (0.98, "out_proj.weight", "E × E  =  8 × 8"),
+        (0.62, "out_proj.bias", "E  =  8"),
     ):
         write(ax, 2.75, y, name, ha="left", **CODE)
         write(ax, 2.75, y - 0.15, shape, 8, ha="left")
-    write(ax, 2.75, 0.48, "each bias: E", 8, ha="left")
 
 
 def _tensors(ax):

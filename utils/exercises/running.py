@@ -60,6 +60,7 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
         if changed := [n for n, x in data.items() if unlike(trial[n], x)]:
             each = trial[changed[0]]
             each = each[0] if isinstance(each, list) and each else each
+            # the layer of exercise 7.3 is no module: it cannot be called
             layer = isinstance(each, Module) or hasattr(each, "out_proj")
             what = "leaves a layer changed" if layer else "changes its argument"
             return {what: ", ".join(f"`{n}`" for n in changed)} | done
