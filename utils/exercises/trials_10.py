@@ -113,6 +113,7 @@ def prompts():
     # long and broad: another temperature would draw other tokens
     sizes += [(40, 4, 3, 30, 0.3), (40, 4, 3, 30, 3.0)]
     sizes += [(9, 2, 4, 6, 1e-3)]  # exp of such logits / temperature overflows
+    sizes += [(3, 1, 2, 12, 1.0)]  # each token comes long before the end
     for seed, given in enumerate(sizes):
         vocab_size, texts, length, steps, temperature = given
         ids = integers(vocab_size, texts, length, seed=seed)
