@@ -4,8 +4,8 @@ It also writes diagrams.json, their alt texts, which are their captions on a pag
 """
 
 import json
+from functools import partial
 from inspect import getdoc
-from itertools import chain
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,9 +14,12 @@ from assets.diagrams.block import block, block_code
 from assets.diagrams.circuits import composition, name_circuit
 from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
-from assets.diagrams.one_query import one_query, one_query_masked
-from assets.diagrams.query_key_value import query_key_value
-from assets.diagrams.recap_01 import recap_01
+from assets.diagrams.lesson_01 import (
+    one_query,
+    one_query_masked,
+    query_key_value,
+    recap_01,
+)
 from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05
 from assets.diagrams.recaps_heads import recap_07, recap_08, recap_09
 from assets.diagrams.recaps_model import recap_06, recap_10, recap_11
@@ -35,11 +38,12 @@ def main(folder: Path = Path(__file__).parent) -> None:
     alts = {f"transformer_{n:02}": getdoc(LESSONS[n].enlarged) for n in LESSONS}
     alts |= {draw.__name__: getdoc(draw) for draw in ALONE}
     alts = {name: " ".join(alt.split()) for name, alt in alts.items()}
+    draws = [partial(transformer, n) for n in LESSONS] + ALONE
     with plt.style.context("default"):  # whatever the reader's settings are
         plt.rcParams["figure.max_open_warning"] = 0  # a test leaves them all open
-        figures = chain(map(transformer, LESSONS), (draw() for draw in ALONE))
-        for figure, (name, alt) in zip(figures, alts.items()):
-            save(figure, folder, name, alt)
+        for draw, (name, alt) in zip(draws, alts.items()):
+            draw()
+            save(plt.gcf(), folder, name, alt)
     text = json.dumps(alts, indent=1, ensure_ascii=False) + "\n"
     (folder / "diagrams.json").write_text(text, encoding="utf-8")
 

@@ -26,7 +26,6 @@ def block_code():
     write(ax, 1.7, 0.52, "attended, _ = self.attention(…)", ha="left", **CODE)
     write(ax, 1.7, 0.28, "x = x + attended", ha="left", **CODE)
     write(ax, 4.75, 0.52, "return x + self.mlp(…)", ha="left", **CODE)
-    return ax.figure
 
 
 def _adds(ax, x, norm, name, parts):
@@ -54,7 +53,6 @@ def block():
     ax = canvas(7, 4.2)
     _form(ax, 0.03, "pre-norm", [NORM, ATTENTION, ADD, NORM, MLP, ADD], ADD)
     _form(ax, 3.57, "post-norm", [ATTENTION, ADD, NORM, MLP, ADD, NORM], NORM)
-    return ax.figure
 
 
 def _form(ax, x, title, steps, before):

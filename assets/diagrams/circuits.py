@@ -40,7 +40,6 @@ def composition():
     note = "K-composition: score of the second A for B  =  "
     note += r"$(A\,W_q^{(1)}) \cdot (A\,W_v^{(0)} W_o^{(0)} W_k^{(1)})$"
     write(ax, 4.5, 0.28, f"{note},  both made of the token A; norms left out", 9)
-    return ax.figure
 
 
 def name_circuit():
@@ -85,7 +84,6 @@ def name_circuit():
     box(ax, again - 0.65, later - 0.13, 1.3, 0.26, "later layers", "white")
     _held(ax, again, top, 0.25, "ax", MARKED, MARK)
     write(ax, again - 0.35, top, "predicted, probability 1.00", 8, ha="right")
-    return ax.figure
 
 
 def _held(ax, x, y, half, text, *look):

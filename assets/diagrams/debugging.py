@@ -122,7 +122,6 @@ def recap_12():
         "“large scores” in float16.",
     )
     write(ax, 4.5, 0.28, "\n".join(lines), 8.5)
-    return ax.figure
 
 
 def _cells(ax, x, y, colours, cell=CELL):

@@ -67,6 +67,25 @@ def write(ax, x, y, text, size=9, ha="center", **font):
     ax.text(x, y, text, size=size, ha=ha, **font)
 
 
+def row(ax, y, texts, size=8, **font):
+    """Write texts at one height: {x: text}."""
+    for x, text in texts.items():
+        write(ax, x, y, text, size, **font)
+
+
+def column(ax, x, texts, size=8, **font):
+    """Write texts one below the other: {y: text}."""
+    for y, text in texts.items():
+        write(ax, x, y, text, size, **font)
+
+
+def names(ax, x, top, texts, tall, bold=()):
+    """Write what each row is, at the left of a matrix whose upper edge is top."""
+    for i, text in enumerate(texts):
+        font = BOLD if i in bold else {}
+        write(ax, x, top - (i + 0.5) * tall, text, 8, ha="right", **font)
+
+
 def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     """Draw a line through the points, with a head at the last of them."""
     style = "-|>,head_length=3.5,head_width=2" if head else "-"
@@ -75,18 +94,35 @@ def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     ax.add_patch(FancyArrowPatch(path=path, arrowstyle=style, **line))
 
 
-def panel(ax, x, width, title, method="", height=2.3):
+def arrows(ax, y, *spans, **look):
+    """Draw arrows at one height, each from an x to another."""
+    for start, end in spans:
+        arrow(ax, (start, y), (end, y), **look)
+
+
+def marked(really, fill=QUIET) -> dict:
+    """Return the fill and the edge of what may be the subject."""
+    return {"fill": MARKED, "edge": MARK} if really else {"fill": fill}
+
+
+def panel(ax, x, width, title, method=""):
     """Draw a white panel with its title; with the method of a place, if it is one."""
-    box(ax, x, 0.34, width, height, "", "white", MARK if method else LINE)
-    top = 0.16 + height
-    write(ax, x + 0.12, top, title, 10, ha="left", weight="bold")
-    write(ax, x + width - 0.12, top, method, ha="right", family="monospace", size=8)
+    box(ax, x, 0.34, width, 2.3, "", "white", MARK if method else LINE)
+    write(ax, x + 0.12, 2.46, title, 10, ha="left", **BOLD)
+    write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
 
 
 def beside(ax, x, low, tall, name, size):
     """Write a name above a small matrix, and its size below."""
-    write(ax, x, low + tall + 0.14, name, 9)
+    write(ax, x, low + tall + 0.14, name)
     write(ax, x, low - 0.15, size, 8)
+
+
+def named(ax, x, y, colours, cell, name, size):
+    """Draw a matrix with its name and its size, y its middle."""
+    tall, wide = len(colours) * cell, len(colours[0]) * cell
+    matrix(ax, x, y - tall / 2, colours, cell)
+    beside(ax, x + wide / 2, y - tall / 2, tall, name, size)
 
 
 def _look(fill, edge):

@@ -69,7 +69,6 @@ def recap_02():
     note = r"6 tokens   ·   embed_dim 12  =  3 heads × head_dim 4   ·   "
     note += r"in each head: weights = softmax$(q\,k^\top / \sqrt{4}\,)$"
     write(ax, 4.5, NOTE, note, 8)
-    return ax.figure
 
 
 def recap_03():
@@ -91,7 +90,6 @@ def recap_03():
     note = "N = 2 sequences   ·   L = 6 queries   ·   S = 6 keys   ·   "
     note += "E = 8 features   ·   H = 2 heads   ·   batch_first=True"
     write(ax, 4.5, 0.19, note, 8)
-    return ax.figure
 
 
 def _parameters(ax):
@@ -213,7 +211,6 @@ def recap_04():
     _under(ax, 8.2 + size / 2, "scores", "6 × 6")
     note = r"query part × key part: 4 terms of $x\,W_q W_k^\top x^\top$"
     write(ax, 7.45, NOTE, note, 8)
-    return ax.figure
 
 
 def _shift(ax, x):
@@ -248,7 +245,6 @@ def recap_05():
     _biased(ax, random)
     note = "6 tokens   ·   embed_dim 8  =  2 heads × head_dim 4   ·   "
     write(ax, 4.5, 0.19, f"{note}places 2 and 3: in every layer", 8)
-    return ax.figure
 
 
 CELL, LOW, TALL = 0.075, 1.22, 6 * 0.075  # of the small matrices of recap_05

@@ -26,7 +26,6 @@ def recap_07():
     note = "choose a head on some texts, report its score on others"
     write(ax, 2.83, 0.19, note, 8)
     write(ax, 7.22, 0.19, "the mean is over texts and positions", 8)
-    return ax.figure
 
 
 CHOSEN = 0  # the head that is marked in recap_07, of 8
@@ -129,7 +128,6 @@ def recap_08():
     note = "E: embeddings, U: output layer; norms left out, QK at one distance (RoPE)"
     write(ax, 6.72, 0.19, note, 8)
     write(ax, 2.32, 0.19, "the same model, the same story but for one word", 8)
-    return ax.figure
 
 
 RED, BLUE = HEADS[2], QUERY  # of the words red and blue
@@ -221,7 +219,6 @@ def recap_09():
     _averaged(ax)
     note = "6 layers × 12 heads = 72 heads   ·   384 features = 12 heads × 32   ·   "
     write(ax, 4.5, 0.19, f"{note}no causal mask: each token attends to all", 8)
-    return ax.figure
 
 
 PIECES = ["em", "##bed", "##ding", "##s", "help", "."]

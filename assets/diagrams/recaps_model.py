@@ -44,7 +44,6 @@ def recap_06():
     note = "6 tokens   ·   V tokens in the vocabulary   ·   embed_dim 128  =  4 heads "
     note += "× head_dim 32   ·   MLP: × (128 × 512), GELU, × (512 × 128)"
     write(ax, 4.5, 0.24, note, 8)
-    return ax.figure
 
 
 def _embedded(ax, cell):
@@ -121,7 +120,6 @@ def recap_10():
     note = "one of 30 layers   ·   3 query heads share 1 KV head   ·   cache: "
     note += "2 × 3 × 64 numbers per token and layer, 11,520 per token in 30 layers"
     write(ax, 4.5, 0.19, note, 8)
-    return ax.figure
 
 
 def _cached(ax, y, new):
@@ -218,7 +216,6 @@ def recap_11():
     )
     note += "·   30 × 9 = 270 heads   ·   B: norms left out"
     write(ax, 4.5, 0.19, note, 8)
-    return ax.figure
 
 
 def _letter(ax, x, y, letter):

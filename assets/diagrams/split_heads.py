@@ -38,7 +38,6 @@ def split_heads():
         ax, (8.66, 3.04), (8.82, 3.04), (8.82, 0.25), (1.34, 0.25), (1.34, LOW - 0.05)
     )
     box(ax, 3.65, 0.11, 3.2, 0.28, "merge: transpose back, flatten to (6, 8)", "white")
-    return ax.figure
 
 
 def _shape(ax, x, y, names, sizes):
