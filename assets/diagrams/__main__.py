@@ -10,27 +10,17 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from assets.diagrams.block import block, block_code
-from assets.diagrams.circuits import composition, name_circuit
-from assets.diagrams.debugging import recap_12
+from assets.diagrams import debugging, lesson_01, parts
+from assets.diagrams import recaps, recaps_heads, recaps_model
 from assets.diagrams.drawing import save
-from assets.diagrams.lesson_01 import (
-    one_query,
-    one_query_masked,
-    query_key_value,
-    recap_01,
-)
-from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05
-from assets.diagrams.recaps_heads import recap_07, recap_08, recap_09
-from assets.diagrams.recaps_model import recap_06, recap_10, recap_11
-from assets.diagrams.split_heads import split_heads
 from assets.diagrams.transformer import LESSONS, transformer
 
-ALONE = [query_key_value, one_query, one_query_masked, recap_01]
-ALONE += [split_heads, block, block_code, composition]
-ALONE += [name_circuit, recap_02, recap_03, recap_04, recap_05]
-ALONE += [recap_06, recap_07, recap_08, recap_09]
-ALONE += [recap_10, recap_11, recap_12]
+ALONE = [lesson_01.query_key_value, lesson_01.one_query, lesson_01.one_query_masked]
+ALONE += [lesson_01.recap_01, parts.split_heads, parts.block, parts.block_code]
+ALONE += [parts.composition, parts.name_circuit, recaps.recap_02, recaps.recap_03]
+ALONE += [recaps.recap_04, recaps.recap_05, recaps_model.recap_06]
+ALONE += [recaps_heads.recap_07, recaps_heads.recap_08, recaps_heads.recap_09]
+ALONE += [recaps_model.recap_10, recaps_model.recap_11, debugging.recap_12]
 
 
 def main(folder: Path = Path(__file__).parent) -> None:

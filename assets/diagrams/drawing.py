@@ -152,6 +152,26 @@ def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
         ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, lw=1.2)
 
 
+def letter(ax, x, y, text):
+    """Draw the letter or number of a part, x and y its centre."""
+    box(ax, x - 0.1, y - 0.1, 0.2, 0.2, text, MARKED, MARK, 8, **BOLD)
+
+
+def sublayer(ax, stream, norm, low, out, text="norm", gap=0.12, radius=0.12, **font):
+    """Draw what a part takes from the residual stream, and that it adds to it.
+
+    norm: the box of the norm: x, y, width, height. low: the lower edge of the part.
+    out: x of its output.
+    """
+    x, y, width, height = norm
+    middle = x + width / 2
+    arrow(ax, (middle, stream), (middle, y))
+    box(ax, *norm, text, **({"fill": "white", "size": 8} | font))
+    arrow(ax, (middle, y + height), (middle, low))
+    arrow(ax, (out, low), (out, stream + gap))
+    plus(ax, out, stream, MARKED, MARK, radius)
+
+
 def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
     """Draw a matrix of colours, the first row on top, x and y its lower left corner.
 
