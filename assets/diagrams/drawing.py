@@ -130,6 +130,12 @@ def _look(fill, edge):
     return {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
 
 
+def bar(ax, x, y, length, name, subject, tall=0.18, gap=0.06):
+    """Draw a bar, x and y the middle of its left edge, with its name at its left."""
+    write(ax, x - gap, y, name, 8, ha="right")
+    box(ax, x, y - tall / 2, length, tall, "", **marked(subject))
+
+
 def circle(ax, x, y, radius, fill="none", edge=LINE):
     """Draw a circle, x and y its centre."""
     ax.add_patch(plt.Circle((x, y), radius, **_look(fill, edge)))
@@ -227,6 +233,13 @@ def viridis(weights, mask=None) -> list[list[str | None]]:
 def signed(numbers, mask=None) -> list[list[str | None]]:
     """Return the colours of numbers around 0: red above, blue below; None if masked."""
     return _colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
+
+
+def causal_maps(scores) -> list[list[list[str | None]]]:
+    """Return the weights of several heads as colours, under the causal mask."""
+    queries, keys = scores.shape[-2:]
+    mask = np.tri(queries, keys, keys - queries, dtype=bool)
+    return [viridis(each, mask) for each in softmax(np.where(mask, scores, -np.inf))]
 
 
 def _colours(name, numbers, mask):
