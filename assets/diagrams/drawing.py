@@ -130,6 +130,14 @@ def _look(fill, edge):
     return {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
 
 
+def words(ax, x, y, texts, widths, gap, subject) -> float:
+    """Draw tokens in a line, y their middle, one marked; return where a next begins."""
+    for text, width in zip(texts, widths):
+        box(ax, x, y - 0.15, width, 0.3, text, **marked(text == subject, "white"))
+        x += width + gap
+    return x
+
+
 def bar(ax, x, y, length, name, subject, tall=0.18, gap=0.06):
     """Draw a bar, x and y the middle of its left edge, with its name at its left."""
     write(ax, x - gap, y, name, 8, ha="right")
