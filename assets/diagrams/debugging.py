@@ -1,9 +1,5 @@
 """Draws what lesson 12 is about, and what closes it; a docstring is its alt text."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
-import numpy as np
-
 from assets.diagrams.drawing import *
 
 WORDS = "The old cat sat on the warm mat".split()

@@ -105,11 +105,12 @@ def marked(really, fill=QUIET) -> dict:
     return {"fill": MARKED, "edge": MARK} if really else {"fill": fill}
 
 
-def panel(ax, x, width, title, method=""):
-    """Draw a white panel with its title; with the method of a place, if it is one."""
+def panel(ax, x, width, title, draw, method=""):
+    """Draw a white panel, its title, what is on it, and the method of a place."""
     box(ax, x, 0.34, width, 2.3, "", "white", MARK if method else LINE)
     write(ax, x + 0.12, 2.46, title, 10, ha="left", **BOLD)
     write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
+    draw(ax)
 
 
 def beside(ax, x, low, tall, name, size):

@@ -1,7 +1,5 @@
 """Draws lesson 01 with its numbers: the projections, one query, then all queries."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
 from assets.diagrams.drawing import *
 
 EMBEDDINGS = [[1, *[0] * 7], [0, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 1, 0]]

@@ -3,8 +3,6 @@
 The marked tokens and heads of lesson 11 are those of SmolLM2.
 """
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
 from assets.diagrams.drawing import *
 
 CELL = 0.1  # of a position, in lesson 10

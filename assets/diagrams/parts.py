@@ -1,7 +1,5 @@
 """Draws parts alone: the splitting of heads, the block, the induction circuit."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
 from assets.diagrams.drawing import *
 
 

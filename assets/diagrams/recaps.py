@@ -1,10 +1,6 @@
 """Draws what closes a lesson: its matrices with their sizes, one figure a lesson."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
 from itertools import product
-
-import numpy as np
 
 from assets.diagrams.drawing import *
 from assets.diagrams.panels import sinusoidal
@@ -72,12 +68,9 @@ def recap_03():
     L = S = 6, E = 8, H = 2.
     """
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 3.75, "parameters")
-    panel(ax, 4.0, 2.48, "tensors")
-    panel(ax, 6.58, 2.27, "masks")
-    _parameters(ax)
-    _tensors(ax)
-    _masks(ax)
+    panel(ax, 0.15, 3.75, "parameters", _parameters)
+    panel(ax, 4.0, 2.48, "tensors", _tensors)
+    panel(ax, 6.58, 2.27, "masks", _masks)
     note = "N = 2 sequences   ·   L = 6 queries   ·   S = 6 keys   ·   "
     note += "E = 8 features   ·   H = 2 heads   ·   batch_first=True"
     write(ax, 4.5, 0.19, note, 8)
@@ -161,7 +154,17 @@ def recap_04():
     ):
         x = _named(ax, x, signed(colours), cell, name, then) + 0.22
     write(ax, 2.2, NOTE, "in each row: token + position", 8)
-    _shift(ax, 4.75)
+    x = 4.75  # of a pair of features at 2 positions, and the rotation between them
+    turn(ax, x, 1.74, 0.42, 20, 80)
+    write(ax, x + 0.49, 1.9, "$p$", 8)
+    write(ax, x + 0.1, 2.27, "$p+k$", 8)
+    cos, sin = r"$\cos\,\omega_i k$", r"$\sin\,\omega_i k$"
+    for y, entries in ((0.91, (cos, f"$-${sin}")), (0.67, (sin, cos))):
+        for left, entry in zip((x - 0.6, x), entries):
+            ax.add_patch(Rectangle((left, y), 0.6, 0.24, fc=MARKED, ec=LINE, lw=0.8))
+            write(ax, left + 0.3, y + 0.12, entry, 8)
+    _under(ax, x, "pair $i$", "2 × 2")
+    write(ax, x, NOTE, "a shift by $k$: one rotation for all $p$", 8)
     size = 6 * 0.105
     left, right = 6.3, 6.3 + size + 0.24
     high, low = MIDDLE + 0.12, MIDDLE - 0.12 - size
@@ -185,20 +188,6 @@ def recap_04():
     write(ax, 7.45, NOTE, note, 8)
 
 
-def _shift(ax, x):
-    """Draw a pair of features at 2 positions, and the rotation between them."""
-    turn(ax, x, 1.74, 0.42, 20, 80)
-    write(ax, x + 0.49, 1.9, "$p$", 8)
-    write(ax, x + 0.1, 2.27, "$p+k$", 8)
-    cos, sin = r"$\cos\,\omega_i k$", r"$\sin\,\omega_i k$"
-    for y, entries in ((0.91, (cos, f"$-${sin}")), (0.67, (sin, cos))):
-        for left, entry in zip((x - 0.6, x), entries):
-            ax.add_patch(Rectangle((left, y), 0.6, 0.24, fc=MARKED, ec=LINE, lw=0.8))
-            write(ax, left + 0.3, y + 0.12, entry, 8)
-    _under(ax, x, "pair $i$", "2 × 2")
-    write(ax, x, NOTE, "a shift by $k$: one rotation for all $p$", 8)
-
-
 def recap_05():
     """Three places for positions, in matrices. Place 1: rows of a table (6 × 8) are
     added to the embeddings (6 × 8). Place 2: queries and keys (2 heads × 6 × 4) are
@@ -206,23 +195,21 @@ def recap_05():
     (1 × 2 × 6 × 6) is added to the scores (2 × 6 × 6). T5 learns it in a table (32
     buckets × 2 heads); ALiBi computes it from 2 slopes, one for each head.
     """
-    ax, random = ground(HEIGHT), np.random.default_rng(5)
-    panel(ax, 0.15, 2.35, "1  embeddings", "embed")
-    panel(ax, 2.6, 2.75, "2  queries, keys", "rotate")
-    panel(ax, 5.45, 3.4, "3  scores", "bias")
-    _added(ax, random)
-    _rotated(ax)
-    _biased(ax, random)
+    ax = ground(HEIGHT)
+    panel(ax, 0.15, 2.35, "1  embeddings", _added, "embed")
+    panel(ax, 2.6, 2.75, "2  queries, keys", _rotated, "rotate")
+    panel(ax, 5.45, 3.4, "3  scores", _biased, "bias")
     note = "6 tokens   ·   embed_dim 8  =  2 heads × head_dim 4   ·   "
     write(ax, 4.5, 0.19, f"{note}places 2 and 3: in every layer", 8)
 
 
 CELL, PLACE, TALL = 0.075, 1.445, 6 * 0.075  # matrices of recap_05, their middle
+NUMBERS = np.random.default_rng(5).normal(size=184)
 
 
-def _added(ax, random):
+def _added(ax):
     """Draw place 1: encodings are added to the embeddings."""
-    tokens, table = random.normal(0, 0.5, (6, 8)), sinusoidal(6, base=100)
+    table, tokens = sinusoidal(6, base=100), 0.5 * NUMBERS[:48].reshape(6, 8)
     for x, name, colours in (
         (0.27, "tokens", tokens),
         (1.03, "table", table),
@@ -249,10 +236,10 @@ def _rotated(ax):
     turn(ax, 4.16, PLACE, 0.3, 15, 75)
 
 
-def _biased(ax, random):
+def _biased(ax):
     """Draw place 3: a bias, of T5 or of ALiBi, is added to the scores."""
     distance = np.arange(6)[:, None] - np.arange(6)
-    scores = random.normal(0, 0.8, (2, 6, 6))
+    scores = 0.8 * NUMBERS[48:120].reshape(2, 6, 6)
     bias = [-distance * slope for slope in (0.4, 0.1)]
     for x, name, numbers, size in (
         (5.6, "scores", scores, "2 × 6 × 6"),
@@ -263,7 +250,7 @@ def _biased(ax, random):
         beside(ax, x + 0.25, low, TALL + 0.05, name, size)
     write(ax, 6.28, PLACE, "+", 11)
     arrow(ax, (7.4, PLACE), (7.02, PLACE))
-    learned = random.normal(0, 0.6, (32, 2)) + np.linspace(1, -1, 32)[:, None]
+    learned = 0.6 * NUMBERS[120:].reshape(32, 2) + np.linspace(1, -1, 32)[:, None]
     matrix(ax, 7.566, PLACE - 0.544, signed(learned), 0.034, edge="none")
     beside(ax, 7.6, PLACE - 0.544, 1.088, "T5 table", "32 × 2")
     write(ax, 8.0, PLACE, "or")

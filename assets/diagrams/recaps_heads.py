@@ -1,9 +1,5 @@
 """Draws what closes lessons 07 to 09: what we do with a head, in matrices."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
-import numpy as np
-
 from assets.diagrams.drawing import *
 from assets.diagrams.recaps import HEIGHT
 
@@ -18,17 +14,14 @@ def recap_07():
     for each token, and we count how often the model is still right.
     """
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 5.35, "what does it attend to?")
-    panel(ax, 5.6, 3.25, "what is it needed for?")
-    _scored(ax)
-    _compared(ax)
-    _replaced(ax)
+    panel(ax, 0.15, 5.35, "what does it attend to?", _scored)
+    panel(ax, 5.6, 3.25, "what is it needed for?", _replaced)
     note = "choose a head on some texts, report its score on others"
     row(ax, 0.19, {2.83: note, 7.22: "the mean is over texts and positions"})
 
 
 def _scored(ax):
-    """Draw the weights of 8 heads, of which the first is marked, and their scores."""
+    """Draw the weights of 8 heads, their scores, and how much the first one lifts."""
     random, mask = np.random.default_rng(5), np.tri(6, dtype=bool)
     same = np.eye(6)[[0, 1, 1, 1, 4, 4]]  # attends to a few keys
     box(ax, 0.28, 1.52, 0.38, 0.38, "", MARKED, MARK)
@@ -46,10 +39,6 @@ def _scored(ax):
     box(ax, 2.1, 1.0, 0.12, 1.0, "", "none", MARK)
     arrows(ax, 1.5, (1.82, 2.08), (2.82, 3.2))
     write(ax, 3.02, 1.63, "mean", 8)
-
-
-def _compared(ax):
-    """Draw a head's mean score beside its baselines, and the lift."""
     zero, highest, score = 4.18, 4.6, 5.13
     lengths = {"the head": 0.95, "uniform": 0.24, "untrained": 0.28}
     lengths["entropy-matched"] = 0.42
@@ -96,21 +85,14 @@ def recap_08():
     which logits a head raises if it attends to a token (V × V).
     """
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 4.2, "activation patching")
-    panel(ax, 4.45, 4.4, "a head's circuits, from its weights")
-    _patched(ax)
-    _difference(ax)
-    match, copy = np.zeros((12, 12)), np.eye(12)
-    match[7:9, 2:6] = 1  # some queries match some keys
-    noise = np.random.default_rng(2).normal(0, 0.3, (2, 12, 12))
-    _circuit(ax, 1.72, "QK", (QUERY, KEY), 1.3 * match + noise[0])
-    _circuit(ax, 0.83, "OV", (VALUE, VALUE), 1.3 * copy + noise[1])
+    panel(ax, 0.15, 4.2, "activation patching", _patched)
+    panel(ax, 4.45, 4.4, "a head's circuits, from its weights", _circuits)
     note = "E: embeddings, U: output layer; norms left out, QK at one distance (RoPE)"
     row(ax, 0.19, {6.72: note, 2.32: "the same model, the same story but for one word"})
 
 
 def _patched(ax):
-    """Draw two runs, and one head's output that is carried from one to the other."""
+    """Draw one head's output, carried from a run to another, and what it moves."""
     red, blue = HEADS[2], QUERY
     for y, word, fill, bars in (
         (2.0, "red", red, (0.62, 0.1)),
@@ -128,10 +110,6 @@ def _patched(ax):
     arrow(ax, (2.19, 1.8), (2.19, 1.33), **FLOW)
     write(ax, 2.52, 1.67, "its output here: 1 × 32", 8, ha="left")
     write(ax, 2.51, 2.33, "2 × 4 heads", 8)
-
-
-def _difference(ax):
-    """Draw how the logit difference moves."""
     y, zero, blue, patched = 0.78, 2.0, 0.85, 3.79
     arrow(ax, (0.35, y), (4.3, y))
     arrow(ax, (zero, y - 0.07), (zero, y + 0.07), head=False)
@@ -143,6 +121,15 @@ def _difference(ax):
     up = (blue, y + 0.06), (blue, y + 0.17)
     arrow(ax, *up, (patched, y + 0.17), (patched, y + 0.06), **FLOW)
     write(ax, 2.32, 0.45, "logit difference:  red − blue", 8)
+
+
+def _circuits(ax):
+    """Draw both circuits of a head, with what they make of pairs of tokens."""
+    match, copy = np.zeros((12, 12)), np.eye(12)
+    match[7:9, 2:6] = 1  # some queries match some keys
+    noise = np.random.default_rng(2).normal(0, 0.3, (2, 12, 12))
+    _circuit(ax, 1.72, "QK", (QUERY, KEY), 1.3 * match + noise[0])
+    _circuit(ax, 0.83, "OV", (VALUE, VALUE), 1.3 * copy + noise[1])
 
 
 def _circuit(ax, y, name, colours, table):
@@ -176,12 +163,9 @@ def recap_09():
     of their sentences.
     """
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 3.5, "tokens → words")
-    panel(ax, 3.75, 2.4, "words → grammar")
-    panel(ax, 6.25, 2.6, "tokens → sentence")
-    _joined(ax)
-    _parsed(ax)
-    _averaged(ax)
+    panel(ax, 0.15, 3.5, "tokens → words", _joined)
+    panel(ax, 3.75, 2.4, "words → grammar", _parsed)
+    panel(ax, 6.25, 2.6, "tokens → sentence", _averaged)
     note = "6 layers × 12 heads = 72 heads   ·   384 features = 12 heads × 32   ·   "
     write(ax, 4.5, 0.19, f"{note}no causal mask: each token attends to all", 8)
 

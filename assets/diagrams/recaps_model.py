@@ -1,9 +1,5 @@
 """Draws what closes lessons 06, 10 and 11: language models, in matrices with sizes."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
-import numpy as np
-
 from assets.diagrams.drawing import *
 
 STREAM = 1.12  # height of the residual stream in recap_06

@@ -1,14 +1,12 @@
 """Draws the map of the transformer, and at its side the part that a lesson is about."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
 from collections.abc import Callable
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from assets.diagrams import debugging, panels, panels_heads, panels_model
+from assets.diagrams import debugging, panels, panels_model
 from assets.diagrams.drawing import *
 
 WIDTH, HEIGHT = 9.0, 4.2
@@ -61,10 +59,10 @@ LESSONS = {
     3: Lesson("nn.MultiheadAttention", HEADS, panels.pytorch),
     4: Lesson("positional encodings", POSITIONAL, panels.encodings),
     5: Lesson("relative positions", POSITIONAL | HEADS, panels.three_places),
-    6: Lesson("the block, and a model that writes", WHOLE, panels_heads.block, "2"),
-    7: Lesson("seeing heads", HEADS, panels_heads.seen, "2"),
-    8: Lesson("head specialisation", HEADS, panels_heads.specialised, "2"),
-    9: Lesson("a pretrained encoder", ENCODER, panels_heads.encoder, "6"),
+    6: Lesson("the block, and a model that writes", WHOLE, panels.block, "2"),
+    7: Lesson("seeing heads", HEADS, panels.seen, "2"),
+    8: Lesson("head specialisation", HEADS, panels.specialised, "2"),
+    9: Lesson("a pretrained encoder", ENCODER, panels.encoder, "6"),
     10: Lesson("writing text", HEADS | LOOP, panels_model.cache),
     11: Lesson("a real language model", WHOLE, panels_model.language_model, "30"),
     12: Lesson("debugging attention", HEADS, debugging.who_sees_whom),
