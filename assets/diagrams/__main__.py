@@ -10,8 +10,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from assets.diagrams import debugging, lesson_01, parts
-from assets.diagrams import recaps, recaps_heads, recaps_model
+from assets.diagrams import lesson_01, parts, recaps, recaps_heads, recaps_model
+from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
 from assets.diagrams.transformer import LESSONS, transformer
 
@@ -20,7 +20,7 @@ ALONE += [lesson_01.recap_01, parts.split_heads, parts.block, parts.block_code]
 ALONE += [parts.composition, parts.name_circuit, recaps.recap_02, recaps.recap_03]
 ALONE += [recaps.recap_04, recaps.recap_05, recaps_model.recap_06]
 ALONE += [recaps_heads.recap_07, recaps_heads.recap_08, recaps_heads.recap_09]
-ALONE += [recaps_model.recap_10, recaps_model.recap_11, debugging.recap_12]
+ALONE += [recaps_model.recap_10, recaps_model.recap_11, recap_12]
 
 
 def main(folder: Path = Path(__file__).parent) -> None:

@@ -39,7 +39,22 @@ def cache(ax):
     _kept(ax, 3.55, 1.71)
     meanings = {0.47: "100 of them give a new token", 3.72: "kept: key and value"}
     row(ax, 1.76, meanings, ha="left")
-    _decode(ax)
+    box(ax, 0.12, 0.12, 5.41, 1.4, "", "white", MARK)
+    write(ax, 0.24, 1.35, "a decode step", ha="left", **BOLD)
+    box(ax, 1.55, 0.21, 2.55, 0.86)
+    for y, name, colour in ((0.71, "keys", KEY), (0.27, "values", VALUE)):
+        write(ax, 1.5, y + 0.15, name, 8, ha="right")
+        for i, token in enumerate(TOKENS):
+            new = i == 5
+            edge = MARK if new else LINE
+            box(ax, 1.6 + 0.5 * i + 0.07 * new, y, 0.45, 0.3, token, colour, edge)
+    row(ax, 1.21, {2.82: "kept in the cache", 4.4: "new"})
+    box(ax, 0.24, 0.71, 0.5, 0.3, "mat", QUERY, MARK)
+    write(ax, 0.49, 0.58, "query", 8)
+    arrow(ax, (0.74, 0.86), (1.14, 0.86))
+    arrow(ax, (4.62, 0.42), (4.85, 0.42))
+    box(ax, 4.85, 0.22, 0.62, 0.4, "weighted\nmean", VALUE, size=8)
+    write(ax, 5.16, 0.74, "output", 8)
 
 
 def _step(ax, x, y, step, kept):
@@ -58,26 +73,6 @@ def _step(ax, x, y, step, kept):
 def _kept(ax, x, y):
     """Draw a position whose key and value are kept."""
     matrix(ax, x, y, [[KEY], [VALUE]], CELL, tall=CELL / 2)
-
-
-def _decode(ax):
-    """Draw one step with the cache: one query, all keys and values."""
-    box(ax, 0.12, 0.12, 5.41, 1.4, "", "white", MARK)
-    write(ax, 0.24, 1.35, "a decode step", ha="left", **BOLD)
-    box(ax, 1.55, 0.21, 2.55, 0.86)
-    for y, name, colour in ((0.71, "keys", KEY), (0.27, "values", VALUE)):
-        write(ax, 1.5, y + 0.15, name, 8, ha="right")
-        for i, token in enumerate(TOKENS):
-            new = i == 5
-            edge = MARK if new else LINE
-            box(ax, 1.6 + 0.5 * i + 0.07 * new, y, 0.45, 0.3, token, colour, edge)
-    row(ax, 1.21, {2.82: "kept in the cache", 4.4: "new"})
-    box(ax, 0.24, 0.71, 0.5, 0.3, "mat", QUERY, MARK)
-    write(ax, 0.49, 0.58, "query", 8)
-    arrow(ax, (0.74, 0.86), (1.14, 0.86))
-    arrow(ax, (4.62, 0.42), (4.85, 0.42))
-    box(ax, 4.85, 0.22, 0.62, 0.4, "weighted\nmean", VALUE, size=8)
-    write(ax, 5.16, 0.74, "output", 8)
 
 
 def language_model(ax):

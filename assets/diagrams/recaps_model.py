@@ -16,7 +16,16 @@ def recap_06():
     probabilities of the next token.
     """
     ax, cell = ground(3.3), 0.045
-    _embedded(ax, cell)
+    names(ax, 0.6, STREAM + 0.48, IDS, 0.16)
+    for i, number in enumerate(IDS.values()):
+        low = STREAM + 0.16 * (2 - i)
+        box(ax, 0.66, low, 0.34, 0.16, str(number), "white", size=8)
+    beside(ax, 0.83, STREAM - 0.48, 0.96, "ids", "6")
+    arrows(ax, STREAM, (1.02, 1.24), (1.67, 1.97))
+    chosen = (0, 4, 5, 9, 12, 17)
+    rows = [[MARKED if i in chosen else QUIET] * 8 for i in range(22)]
+    named(ax, 1.28, STREAM, rows, cell, "embeddings", "V × 128")
+    named(ax, 2.0, STREAM, [[MARKED] * 8] * 6, cell, "input", "6 × 128")
     box(ax, 2.6, 0.62, 4.2, 2.5, "", "white", MARK)
     write(ax, 2.75, 2.98, "block  × 2", 10, ha="left", **BOLD)
     arrow(ax, (2.38, STREAM), (6.95, STREAM), width=4, colour=STREAM_GREY)
@@ -35,28 +44,6 @@ def recap_06():
     arrows(ax, 2.33, (3.37, 3.6), (6.04, 6.18))
     sizes = {3.09: "4 × 6 × 6", 3.83: "6 × 128", 5.29: "6 × 512", 6.33: "6 × 128"}
     row(ax, 2.0, sizes)
-    _predicted(ax, cell)
-    note = "6 tokens   ·   V tokens in the vocabulary   ·   embed_dim 128  =  4 heads "
-    note += "× head_dim 32   ·   MLP: × (128 × 512), GELU, × (512 × 128)"
-    write(ax, 4.5, 0.24, note, 8)
-
-
-def _embedded(ax, cell):
-    """Draw the ids, the table that they choose rows of, and these rows."""
-    names(ax, 0.6, STREAM + 0.48, IDS, 0.16)
-    for i, number in enumerate(IDS.values()):
-        low = STREAM + 0.16 * (2 - i)
-        box(ax, 0.66, low, 0.34, 0.16, str(number), "white", size=8)
-    beside(ax, 0.83, STREAM - 0.48, 0.96, "ids", "6")
-    arrows(ax, STREAM, (1.02, 1.24), (1.67, 1.97))
-    chosen = (0, 4, 5, 9, 12, 17)
-    rows = [[MARKED if i in chosen else QUIET] * 8 for i in range(22)]
-    named(ax, 1.28, STREAM, rows, cell, "embeddings", "V × 128")
-    named(ax, 2.0, STREAM, [[MARKED] * 8] * 6, cell, "input", "6 × 128")
-
-
-def _predicted(ax, cell):
-    """Draw the last norm, the head, the logits, and what the last row of them says."""
     box(ax, 6.95, STREAM - 0.11, 0.46, 0.22, "norm", "white", size=8)
     row(ax, STREAM, {7.5: "×", 8.23: "="}, 11)
     named(ax, 7.6, STREAM, [[GREY] * 12] * 8, cell, "head", "128 × V")
@@ -68,6 +55,9 @@ def _predicted(ax, cell):
     arrow(ax, (8.6, 2.1), (8.6, 2.42))
     box(ax, 8.25, 2.44, 0.66, 0.28, "Kim", MARKED, MARK)
     write(ax, 8.55, 2.9, "next token")
+    note = "6 tokens   ·   V tokens in the vocabulary   ·   embed_dim 128  =  4 heads "
+    note += "× head_dim 32   ·   MLP: × (128 × 512), GELU, × (512 × 128)"
+    write(ax, 4.5, 0.24, note, 8)
 
 
 # SmolLM2: 576 features are 18 columns, 2 for each head, and 3 heads share a colour

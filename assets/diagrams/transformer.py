@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from assets.diagrams import debugging, panels, panels_model
 from assets.diagrams.drawing import *
@@ -19,7 +18,7 @@ BOXES = {
     "tokens": (0.05, 0.22, "tokens"),
     "embeddings": (0.38, 0.22, "token embeddings"),
     "norm 1": (1.12, 0.2, "layer norm"),
-    "attention": (1.43, 0.48, "multi-head attention"),
+    "attention": (1.43, 0.48, ""),  # written above q, k and v
     "norm 2": (2.27, 0.2, "layer norm"),
     "MLP": (2.58, 0.22, "MLP"),
     "last norm": (3.26, 0.2, "layer norm"),
@@ -69,54 +68,47 @@ LESSONS = {
 }
 
 
-def transformer(number: int) -> Figure:
-    """Return the map with the part of this lesson marked, and enlarged at its right."""
+def transformer(number: int) -> None:
+    """Draw the map with the part of this lesson marked, and enlarged at its right."""
     lesson = LESSONS[number]
     ax = canvas(WIDTH, HEIGHT)
     _beam(ax, lesson.marked)
-    _block(ax, lesson)
-    _arrows(ax)
-    for name, (y, height, text) in BOXES.items():
-        text = text if name != "attention" else ""  # written above q, k and v
-        _part(ax, lesson, name, LEFT, y, BREADTH, height, text)
-    _part(ax, lesson, "positions", *POSITIONS, "positional\nencodings")
-    _attention(ax, "attention" in lesson.marked)
-    for name, y in PLUSES.items():
-        fill, edge = (MARKED, MARK) if name in lesson.marked else (QUIET, LINE)
-        plus(ax, MIDDLE, y, fill, edge, radius=0.09)
-    if lesson.marked >= LOOP:
-        _loop(ax)
-    _panel(ax, f"lesson {number:02}: {lesson.title}")
-    inside = ax.figure.add_axes((0, 0, 1, 1), xlim=(-PANEL[0], WIDTH - PANEL[0]))
-    inside.set(ylim=(-PANEL[1], HEIGHT - PANEL[1]))
-    inside.set_axis_off()
-    lesson.enlarged(inside)
-    return ax.figure
-
-
-def _part(ax, lesson, name, x, y, width, height, text):
-    """Draw a box of the map: quiet, or marked."""
-    marked = name in lesson.marked
-    look = {"fill": MARKED, "edge": MARK} if marked else {"color": "#404040"}
-    box(ax, x, y, width, height, text, size=8, **look)
-
-
-def _attention(ax, marked):
-    """Write into the box of attention, and draw its queries, keys and values."""
-    y, height, text = BOXES["attention"]
-    write(ax, MIDDLE, y + 0.74 * height, text, 8, color=INK if marked else "#404040")
-    for x, letter, colour in zip((-0.4, 0, 0.4), "qkv", (QUERY, KEY, VALUE)):
-        fill = colour if marked else PALE
-        box(ax, MIDDLE + x - 0.13, y + 0.05, 0.26, 0.18, letter, fill, size=8)
-
-
-def _block(ax, lesson):
-    """Draw the panel of the block, and how often the block is repeated."""
     y, height = BLOCK
     edge = MARK if "block" in lesson.marked else LINE
     box(ax, LEFT - 0.12, y, SKIP + 0.12 - LEFT + 0.12, height, fill=PALE, edge=edge)
     times = f"block\n× {lesson.layers}"
     box(ax, 0.42, y + height / 2 - 0.2, 0.56, 0.4, times, PALE, edge, 8)
+    _arrows(ax)
+    boxes = {name: (LEFT, y, BREADTH, *rest) for name, (y, *rest) in BOXES.items()}
+    boxes["positions"] = (*POSITIONS, "positional\nencodings")
+    for name, place_and_text in boxes.items():
+        ink = {} if name in lesson.marked else {"color": "#404040"}
+        box(ax, *place_and_text, size=8, **marked(name in lesson.marked), **ink)
+    _attention(ax, "attention" in lesson.marked)
+    for name, y in PLUSES.items():
+        plus(ax, MIDDLE, y, **marked(name in lesson.marked), radius=0.09)
+    if lesson.marked >= LOOP:  # the sampled token goes back to the tokens
+        top, bottom = BOXES["probabilities"][0] + 0.11, BOXES["tokens"][0] + 0.11
+        arrow(ax, (LEFT, top), (0.15, top), (0.15, bottom), (LEFT, bottom), **FLOW)
+        box(ax, 0.3, top - 0.11, 0.62, 0.22, "sample", MARKED, MARK, 8)
+    x, y, width, height = PANEL
+    box(ax, x, y, width, height, fill=PALE, edge=MARK)
+    title = f"lesson {number:02}: {lesson.title}"
+    place = x + 0.15, y + height - 0.15, 0.35 + 0.073 * len(title), 0.27
+    box(ax, *place, title, MARKED, MARK, 9.5, **BOLD)
+    inside = ax.figure.add_axes((0, 0, 1, 1), xlim=(-x, WIDTH - x))
+    inside.set(ylim=(-y, HEIGHT - y))
+    inside.set_axis_off()
+    lesson.enlarged(inside)
+
+
+def _attention(ax, marked):
+    """Write into the box of attention, and draw its queries, keys and values."""
+    y, ink = BOXES["attention"][0], INK if marked else "#404040"
+    write(ax, MIDDLE, y + 0.74 * 0.48, "multi-head attention", 8, color=ink)
+    for x, letter, colour in zip((-0.4, 0, 0.4), "qkv", (QUERY, KEY, VALUE)):
+        fill = colour if marked else PALE
+        box(ax, MIDDLE + x - 0.13, y + 0.05, 0.26, 0.18, letter, fill, size=8)
 
 
 def _arrows(ax):
@@ -132,14 +124,6 @@ def _arrows(ax):
         arrow(ax, (MIDDLE, start), (SKIP, start), (SKIP, end), (MIDDLE + 0.09, end))
 
 
-def _loop(ax):
-    """Draw the way of the sampled token back to the tokens."""
-    top, bottom = BOXES["probabilities"][0] + 0.11, BOXES["tokens"][0] + 0.11
-    points = (LEFT, top), (0.15, top), (0.15, bottom), (LEFT, bottom)
-    arrow(ax, *points, **FLOW)
-    box(ax, 0.3, top - 0.11, 0.62, 0.22, "sample", MARKED, MARK, 8)
-
-
 def _beam(ax, marked):
     """Draw the beam that leads from the marked part to the panel."""
     x, y, _, height = PANEL
@@ -148,11 +132,3 @@ def _beam(ax, marked):
             corners = [right, right, x + 0.1, x + 0.1]
             heights = [low, low + tall, y + height, y]
             ax.fill(corners, heights, color=MARK, alpha=0.22, lw=0)
-
-
-def _panel(ax, title):
-    """Draw the ground of the enlarged part, with the lesson's title on its edge."""
-    x, y, width, height = PANEL
-    box(ax, x, y, width, height, fill=PALE, edge=MARK)
-    place = x + 0.15, y + height - 0.15, 0.35 + 0.073 * len(title), 0.27
-    box(ax, *place, title, MARKED, MARK, 9.5, weight="bold")
