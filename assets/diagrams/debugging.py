@@ -1,4 +1,4 @@
-"""Draws what lesson 12 is about, and what closes it; a docstring is its alt text."""
+"""Draws what lesson 12 is about, and what closes it."""
 
 from assets.diagrams.drawing import *
 
@@ -10,14 +10,7 @@ LATER = ~CAUSAL | np.diag((~CAUSAL).sum(1) > 1)
 
 
 def who_sees_whom(ax):
-    """Map of the transformer, lesson 12: right shapes prove nothing. Layers A and B
-    both turn 2 × 8 × 64 into 2 × 8 × 64. Then one token at a time is changed, here cat
-    into dog: which outputs move? In A, the outputs of dog and of later tokens move: A
-    is causal. B has a fault that stood for two years in a public benchmark: each token
-    attends only to later tokens. Each output also depends on its own token, through the
-    query. In B, this is not so for the last two tokens: warm can attend only to mat,
-    so the weight is 1, whatever the query of warm is. And mat can attend to nothing.
-    """
+    """Draw which outputs move if a token is changed, in a right and a wrong layer."""
     box(ax, 0.12, 3.16, 5.41, 0.4)
     x = 0.19
     for i, word in enumerate(WORDS):
@@ -88,22 +81,7 @@ TESTS = [  # name, what is done, must come out, cannot see, rows of tokens, of o
 
 
 def recap_12():
-    """Eight tests of attention, and what each cannot see. Sees: if a token is changed
-    and no mask is given, all outputs move (not seen: wrong numbers). No leak: if a
-    token is changed under the causal mask, only its output and later ones move (not
-    seen: earlier tokens that are ignored). Order: shuffled tokens give shuffled outputs
-    (not seen: faults of a mask). Equal tokens give what one alone gives (not seen: a
-    leak). Padding: if a hidden token is changed, the outputs of the others stay (not
-    seen: too much hidden). Batch: a text gives the same alone and in a batch (not seen:
-    what is wrong in both). Large scores: with very large inputs, the output is finite
-    (not seen: wrong numbers). Same numbers: with the same weights, a right layer gives
-    the same numbers (not seen: inputs not tried). These tests can accuse a right layer.
-    Sees and order do so if the layer has a mask inside, order also if it has positions.
-    Equal tokens does so if positions are added inside, or a key that comes from no
-    token. No leak and padding do so if True hides in the layer's mask. Same numbers
-    does so if the weights have another layout, and batch if x is (length, batch,
-    features). Large scores does so in float16, whose largest number is 65,504.
-    """
+    """Draw eight tests of attention, and what each cannot see."""
     ax = ground(5.85)
     left = {"ha": "left", "va": "baseline"}
     heads = {0.27: "test", INPUT: "input", OUTPUT: "must come out"}

@@ -13,13 +13,7 @@ CAT, SAT, VERB, SIT = 1, 2, 3, 6  # rows of tokens and of features
 
 
 def query_key_value():
-    """From embeddings to queries, keys and values. Left: the 6 embeddings (6 × 8) times
-    W_q (8 × 4) are the queries (6 × 4). Look at the marked rows: the embedding of "sat"
-    has a 1 at "verb" and at "sit", so its query is the sum of these two rows of W_q.
-    The row "sit" is zero, so the query is the row "verb", (2, 2, 0, 0). Right: in the
-    same way, the keys (6 × 4) and the values (6 × 3). The key of "sat" is (0, 0, 1, 0),
-    and its value is (0, 1, 0).
-    """
+    """Draw how embeddings become queries, keys and values."""
     ax, x, cell, top = ground(3.4), 0.65, 0.24, 2.2
     names(ax, 0.6, top, TOKENS, cell, [SAT])
     names(ax, 3.37, top, FEATURES, cell, [VERB, SIT])
@@ -50,12 +44,7 @@ HEIGHTS = [TOP - 0.3 * (row + 0.5) for row in range(6)]
 
 
 def one_query():
-    """All 3 steps. Step 1: the dot products of the query of "sat" with the 6 keys are
-    the scores; that of "cat" is the largest, 4. Step 2: the softmax turns the scores
-    into weights. Each exponential is divided by the sum of all, 66.0, so the weight of
-    "cat" is 54.6 / 66.0 = 0.83. Step 3: each value is multiplied by its weight, and the
-    results are added up. The output of "sat" is mostly the value of "cat".
-    """
+    """Draw all steps of the query of sat."""
     ax, scores = ground(2.72), np.array(KEYS) @ QUERIES[SAT]
     _scores(ax, SAT, scores, "1 scores", r"$q \cdot k$", MARK)
     _weights(ax, 4.4, scores, "2 weights", MARK)
@@ -69,11 +58,7 @@ def one_query():
 
 
 def one_query_masked():
-    """One row under the causal mask, for the query of "cat". The 4 keys after "cat" are
-    hidden: each of their scores is replaced by −∞. So their exponentials are 0, and
-    their weights, too, although "sat" had the highest score. The 2 visible keys have
-    equal scores, and get 0.50 each.
-    """
+    """Draw the query of cat under the causal mask."""
     ax, scores = ground(2.72), np.array(KEYS) @ QUERIES[CAT] / 2  # the root of 4
     masked = np.where(np.arange(6) <= CAT, scores, -np.inf)
     _scores(ax, CAT, scores, "scores", r"$q \cdot k\; /\, \sqrt{d_k}$")
@@ -136,14 +121,7 @@ SMALL, UPPER, LOWER = 0.23, 4.08, 2.06  # upper edges of both rows of matrices
 
 
 def recap_01():
-    """Attention in matrices, with the numbers of the sentence; the row of "sat" has a
-    frame. Above: the embeddings x (6 × 8) times W_q, W_k and W_v give Q (6 × 4), K
-    (6 × 4) and V (6 × 3). Below: Q times K transposed gives the scores (6 × 6), for
-    "sat" 4 at "cat" and 2 at "mat". They are divided by √4, and the softmax makes each
-    row sum to 1: "sat" gives 0.52 to "cat" and 0.19 to "mat". The weights (6 × 6) times
-    V (6 × 3) give the output (6 × 3). With a mask, each hidden score becomes −∞ before
-    the softmax.
-    """
+    """Draw attention in matrices, with the numbers of the sentence."""
     ax, scores = ground(4.6), np.array(QUERIES) @ np.array(KEYS).T
     weights = softmax(scores / 2)
     wide, x = 0.31, 1.0

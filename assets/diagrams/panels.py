@@ -1,4 +1,4 @@
-"""Draws what a lesson is about, enlarged; a panel's docstring is its alt text.
+"""Draws what a lesson is about, enlarged: lessons 01 to 09.
 
 The panels of lessons 10 and 11 are in panels_model.py, that of lesson 12 is in
 debugging.py.
@@ -8,13 +8,7 @@ from assets.diagrams.drawing import *
 
 
 def one_head(ax):
-    """Map of the transformer, lesson 01. Left: a whole transformer as a stack of boxes,
-    in which the box of attention is marked. Right: inside one attention. The query of
-    "sat" asks who sat, and is compared with 6 keys. The 6 scores are divided by √d_k,
-    which is 2 here. The softmax turns the results into weights that sum to 1. The
-    output is the weighted mean of the 6 values: mostly that of "cat", whose score 4
-    becomes 2, and then the weight 0.52.
-    """
+    """Draw one attention: the query of sat, its scores, weights and output."""
     scores = np.array([0.0, 4.0, 0.0, 0.0, 0.0, 2.0])  # as in lesson 01, with d_k = 4
     weights = softmax(scores / 2)
     rows = 3.1 - 0.4 * np.arange(6)
@@ -39,10 +33,7 @@ def one_head(ax):
 
 
 def several_heads(ax):
-    """Map of the transformer, lesson 02: multi-head attention. 3 heads, each with
-    queries, keys and values of its own, attend side by side. Their outputs are merged,
-    and the output projection adds them up.
-    """
+    """Draw three heads side by side, merged and projected."""
     cell, middle = 0.09, 1.82
     matrix(ax, 0.12, middle - 0.18, [[GREY] * 6] * 4, cell)
     first, previous, own = np.eye(4)[[0] * 4], np.eye(4)[[0, 0, 1, 2]], np.eye(4)
@@ -67,10 +58,7 @@ def several_heads(ax):
 
 
 def pytorch(ax):
-    """Map of the transformer, lesson 03: the course's MultiHeadAttention and PyTorch's
-    nn.MultiheadAttention. The weights and biases of 4 projections are copied from one
-    to the other, and both then give the same output.
-    """
+    """Draw whose weights are copied into which of PyTorch's."""
     for x, whose, name in (
         (0.2, "the course's layer", "MultiHeadAttention"),
         (3.2, "PyTorch's layer", "nn.MultiheadAttention"),
@@ -91,11 +79,7 @@ def pytorch(ax):
 
 
 def encodings(ax):
-    """Map of the transformer, lesson 04: positional encodings. To the embedding of each
-    of 3 tokens, "dog bites man", the encoding of its position, 0, 1 or 2, is added.
-    Below, the encodings of 30 positions: the first features change fast, the last
-    slowly.
-    """
+    """Draw how embeddings and positional encodings are added."""
     tokens, positions = np.random.default_rng(0).normal(0, 0.5, (3, 8)), sinusoidal(30)
     row(ax, 3.42, {1.34: "embedding", 3.18: "encoding", 4.9: "sum"}, 9, **BOLD)
     for i, (token, numbers) in enumerate(zip("dog bites man".split(), tokens)):
@@ -114,10 +98,7 @@ def encodings(ax):
 
 
 def three_places(ax):
-    """Map of the transformer, lesson 05: the 3 places where positions enter. They are
-    added to the embeddings (learned, sinusoidal), rotate queries and keys (RoPE), or
-    are added to the scores (ALiBi, T5).
-    """
+    """Draw the three places where positions enter."""
     flow = 3.3
     for x, width, text in (
         (0.1, 1.0, "embeddings"),
@@ -168,12 +149,7 @@ PATCHED = [[-14.0, -13.8, -13.8, -13.9], [12.4, -13.8, -13.7, -13.9]]
 
 
 def block(ax):
-    """Map of the transformer, lesson 06: a language model of 2 blocks that writes
-    stories. The residual stream is the grey arrow. Attention and the MLP, each after a
-    layer norm, read from the stream and add their outputs to it. At the end, the output
-    layer predicts the next token, here yellow, which is then put at the end of the
-    story. (Positions enter inside attention: the grey box at the bottom is not used.)
-    """
+    """Draw a model of 2 blocks that writes stories."""
     stream = 0.82
     box(ax, 0.1, 0.2, 4.62, 2.36, "", "white", MARK)
     write(ax, 0.22, 2.4, "block × 2", ha="left", **BOLD)
@@ -209,12 +185,7 @@ def block(ax):
 
 
 def seen(ax):
-    """Map of the transformer, lesson 07: a head, recorded and judged. Left, the
-    attention weights of head 0.0 of the story model on 17 tokens, with a row for each
-    query and a column for each key: in the last row, "the" attends to "red". Right, its
-    mean weight on colours, where a colour comes next, beside 3 baselines: uniform
-    attention, an untrained model, and an entropy-matched untrained copy.
-    """
+    """Draw the weights of head 0.0, and its mean weight on colours."""
     cell, x, y = 0.143, 0.88, 0.92
     top = y + 17 * cell
     rows = [list(map(int, row)) + [0] * (17 - len(row)) for row in TENTHS.split()]
@@ -241,12 +212,7 @@ def seen(ax):
 
 
 def specialised(ax):
-    """Map of the transformer, lesson 08: 3 kinds of evidence on a head of the story
-    model. At "Kim had the", the model predicts the colour of the kite, red. One of its
-    8 heads stands out 3 times: it attends to the colour (pattern); without it, most of
-    the colours are wrong (ablation); and its output, carried from a story with red to
-    the same story with blue, makes the model predict red (patching).
-    """
+    """Draw three kinds of evidence on a head: pattern, ablation, patching."""
     line = 3.05
     tokens = "She had a", "red", "kite.", "…", "Kim had", "the"
     widths = 0.85, 0.42, 0.45, 0.25, 0.72, 0.4
@@ -291,11 +257,7 @@ def _heads(ax, x, y, colours):
 
 
 def encoder(ax):
-    """Map of the transformer, lesson 09: a pretrained encoder of 6 layers with 12 heads
-    each. Head 2.0 attends from an object to its verb, here from stars to watched: it is
-    right for 0.74 of the objects, and the best fixed offset for 0.35. Below, the mean
-    of a sentence's token vectors finds the sentences with a similar meaning.
-    """
+    """Draw a head that finds verbs, and a search by similarity."""
     tokens = "She watched the stars with a small telescope".split()
     widths = 0.42, 0.78, 0.38, 0.54, 0.45, 0.25, 0.55, 0.88
     words(ax, 0.14, 2.87, tokens, widths, 0.16, "stars")

@@ -1,4 +1,4 @@
-"""Draws what lessons 10 and 11 are about, enlarged; a docstring is its alt text.
+"""Draws what lessons 10 and 11 are about, enlarged.
 
 The marked tokens and heads of lesson 11 are those of SmolLM2.
 """
@@ -16,13 +16,7 @@ FOUND = "#0173b2"  # of these heads (layer, head)
 
 
 def cache(ax):
-    """Map of the transformer, lesson 10: writing text. The model writes 100 tokens
-    after a prompt of 10. Left, without a cache: each step computes all positions again,
-    10 + 11 + … + 109 = 5,950, and only 100 of them give a new token. Right, with a KV
-    cache: the prefill computes the prompt at once, and then each decode step computes
-    1 position. Below, a decode step: the query of the new token is compared with the
-    kept keys and its own, and the output is a weighted mean of all 6 values.
-    """
+    """Draw what is computed without a KV cache, and with one."""
     for x, title in ((0.12, "without a cache"), (2.88, "with a KV cache")):
         box(ax, x, 1.62, 2.65, 1.98, "", "white", MARK if x > 2 else LINE)
         write(ax, x + 1.32, 3.43, title, **BOLD)
@@ -76,15 +70,7 @@ def _kept(ax, x, y):
 
 
 def language_model(ax):
-    """Map of the transformer, lesson 11: a real language model, with 135 million
-    parameters and 30 blocks of 9 heads. 1: Zorbulax is an invented name, of the tokens
-    Z, orb, ul and ax. At the second ul, an induction head attends to ax, the token that
-    followed the first ul. 2: A map of the 270 heads. In 8 of them, marked in blue, the
-    second ul gives ax more than half of its weight. 3: Without these 8 heads, the loss
-    rises most at orb, ul and ax, where the name comes back (pink). (The grey box at the
-    bottom is not used, because the positions enter inside attention. The norms are
-    RMSNorm.)
-    """
+    """Draw an induction head, where 8 of them are, and what they are for."""
     for y, height, title in (
         (2.72, 0.92, "1  an induction head finds what followed the first ul"),
         (1.1, 1.54, "2  8 of the 270 heads do this"),

@@ -4,10 +4,7 @@ from assets.diagrams.drawing import *
 
 
 def split_heads():
-    """Splitting 8 features into 2 heads. A matrix of 6 tokens × 8 features is cut into
-    6 × 2 × 4 (tokens × heads × head_dim) and transposed to 2 × 6 × 4: one matrix of 6
-    tokens × 4 features for each head. Merging goes the same way back.
-    """
+    """Draw how 8 features are split into 2 heads, and merged again."""
     ax, cell, low = ground(4.4), 0.18, 1.65  # low: of the matrices in the row
     wide, tall = 4 * cell, 6 * cell  # of one head
     for head, colour in enumerate(HEADS[:2]):
@@ -41,10 +38,7 @@ HEIGHTS = {NORM: 0.28, ATTENTION: 0.36, MLP: 0.36, ADD: 0.24}
 
 
 def block():
-    """The transformer block in 2 forms. Pre-norm: each layer norm stands before
-    attention or the MLP, and on the residual stream there are only additions.
-    Post-norm: each layer norm stands on the residual stream, after the addition.
-    """
+    """Draw the block in its 2 forms: pre-norm and post-norm."""
     ax = canvas(7, 4.2)
     _form(ax, 0.03, "pre-norm", [NORM, ATTENTION, ADD, NORM, MLP, ADD], ADD)
     _form(ax, 3.57, "post-norm", [ATTENTION, ADD, NORM, MLP, ADD, NORM], NORM)
@@ -75,10 +69,7 @@ def _form(ax, x, title, steps, before):
 
 
 def block_code():
-    """The block, with the names of its code. Follow the grey arrow from left to right:
-    x enters, something is added to it twice, and it leaves with the same shape. Below
-    the arrow stand the 3 lines of forward, each under its part of the picture.
-    """
+    """Draw the block with the names of its code."""
     ax, stream = ground(2.78), 0.9
     arrow(ax, (1.3, stream), (7.72, stream), width=4, colour=STREAM_GREY)
     name = CODE | BOLD | {"size": 9}
@@ -106,12 +97,7 @@ def block_code():
 
 
 def composition():
-    """The induction circuit in 2 steps, on the tokens A B C D A. Layer 0: the
-    previous-token head attends from B to A, and writes "after A" into the residual
-    stream of B. Layer 1: the query of the second A looks for "after A", and matches the
-    key of B, which is made of what the first head wrote: K-composition. So the
-    induction head attends to B and copies it, and the model predicts B.
-    """
+    """Draw how two heads compose, on the tokens A B C D A."""
     a, b, again = places = 1.85, 3.5, 7.8  # x of the tokens
     first, match, copy, top = heights = 1.35, 2.15, 2.63, 3.36
     ax = ground(3.75)
@@ -133,13 +119,7 @@ def composition():
 
 
 def name_circuit():
-    """How the second ul can find ax: an earlier head has written at ax which token came
-    before. First look at the arrow with the weight 0.89: at ax, head 16.0 attends to
-    ul, and writes "after ul" into the stream of ax. Then look at the arrow with the
-    weight 0.99: at the second ul, the query of head 18.6 looks for "after ul" and finds
-    the key of ax. So the value of ax goes into the stream of the second ul, and with
-    the help of later layers the model predicts ax.
-    """
+    """Draw how SmolLM2 finds ax at the second ul."""
     ul, at, again = places = 2.25, 4.0, 7.75  # x of ul, of ax, and of the second ul
     before, match, copy, top = heights = 1.25, 1.95, 2.43, 3.5
     bottom, later = 0.6, 2.95

@@ -10,12 +10,7 @@ MIDDLE, TITLE, SIZE, NOTE = 1.45, 2.52, 0.46, 0.2  # heights in a row of matrice
 
 
 def recap_02():
-    """Multi-head attention in matrices. The input x (6 × 12) times 3 matrices gives
-    queries, keys and values (6 × 12 each). Each is split into 3 heads (3 × 6 × 4).
-    Each head has its own attention weights (3 × 6 × 6) and its own output (3 × 6 × 4).
-    The outputs are merged (6 × 12) and multiplied by the output projection (12 × 12),
-    which gives the output (6 × 12).
-    """
+    """Draw multi-head attention in matrices."""
     ax, cell = ground(HEIGHT), 0.068
     rows, half = MIDDLE + 0.6 * np.array([1, 0, -1]), 3 * cell
     x = _named(ax, 0.22, [[GREY] * 12] * 6, cell, "input $x$")
@@ -59,14 +54,7 @@ def recap_02():
 
 
 def recap_03():
-    """nn.MultiheadAttention in matrices. Left: in_proj stacks the course's query_proj,
-    key_proj and value_proj, each with a matrix E × E and a bias of E numbers. Both
-    layers have the same out_proj. Middle: query and output have the shape (N, L, E).
-    The weights have the shape (N, L, S), averaged over the heads, or (N, H, L, S).
-    Right: purple is True. In PyTorch's key_padding_mask (N, S) and attn_mask (L, S), it
-    means blocked. In the course's masks, it means: may be attended to. Drawn for N = 2,
-    L = S = 6, E = 8, H = 2.
-    """
+    """Draw the parameters, tensors and masks of nn.MultiheadAttention."""
     ax = ground(HEIGHT)
     panel(ax, 0.15, 3.75, "parameters", _parameters)
     panel(ax, 4.0, 2.48, "tensors", _tensors)
@@ -137,12 +125,7 @@ def _masks(ax):
 
 
 def recap_04():
-    """Positions in matrices. Token embeddings (6 × 8) plus positional encodings (6 × 8)
-    are the input (6 × 8). A pair of features at position p is a point on a circle, and
-    a rotation matrix (2 × 2) leads from p to p + k. The scores of a head (6 × 6) are
-    the sum of 4 terms (6 × 6 each): token × token, token × position, position × token,
-    and position × position, here the only one with a diagonal.
-    """
+    """Draw positions in matrices: the sum, a shift, the four terms of a score."""
     ax, cell = ground(HEIGHT), 0.12
     tokens = np.random.default_rng(6).normal(0, 0.4, (6, 8))
     positions, x = sinusoidal(6, base=100), 0.5
@@ -189,12 +172,7 @@ def recap_04():
 
 
 def recap_05():
-    """Three places for positions, in matrices. Place 1: rows of a table (6 × 8) are
-    added to the embeddings (6 × 8). Place 2: queries and keys (2 heads × 6 × 4) are
-    rotated, with an angle for each position and pair (6 × 2). Place 3: a bias
-    (1 × 2 × 6 × 6) is added to the scores (2 × 6 × 6). T5 learns it in a table (32
-    buckets × 2 heads); ALiBi computes it from 2 slopes, one for each head.
-    """
+    """Draw the three places for positions, in matrices."""
     ax = ground(HEIGHT)
     panel(ax, 0.15, 2.35, "1  embeddings", _added, "embed")
     panel(ax, 2.6, 2.75, "2  queries, keys", _rotated, "rotate")

@@ -5,14 +5,7 @@ from assets.diagrams.recaps import HEIGHT
 
 
 def recap_07():
-    """From a head to a statement. Left: the weights of 8 heads (2 layers × 4 heads,
-    each queries × keys) become a score for each head on each text (texts × 8). The mean
-    score of a head stands beside its baselines: uniform attention, an untrained model,
-    and an entropy-matched untrained copy. The lift is the score minus a baseline,
-    here the highest one. Right: the intervention. A head's output (here 6 tokens ×
-    32 features) is replaced by its mean over texts and positions, the same 32 numbers
-    for each token, and we count how often the model is still right.
-    """
+    """Draw how a head's scores and an intervention become a statement."""
     ax = ground(HEIGHT)
     panel(ax, 0.15, 5.35, "what does it attend to?", _scored)
     panel(ax, 5.6, 3.25, "what is it needed for?", _replaced)
@@ -77,13 +70,7 @@ def _replaced(ax):
 
 
 def recap_08():
-    """Activation patching, and the circuits of a head. Left: two runs of one model on a
-    story with red and on the same story with blue. The output of one head is carried
-    over from the red run; the logit difference, red − blue, moves from below 0 nearly
-    to the red run. Right: the QK circuit, E W_q W_kᵀ Eᵀ (V × 128, 128 × 32, 32 × 128,
-    128 × V), scores each pair of tokens (V × V). The OV circuit, E W_v W_o U, says
-    which logits a head raises if it attends to a token (V × V).
-    """
+    """Draw activation patching, and the circuits of a head."""
     ax = ground(HEIGHT)
     panel(ax, 0.15, 4.2, "activation patching", _patched)
     panel(ax, 4.45, 4.4, "a head's circuits, from its weights", _circuits)
@@ -154,14 +141,7 @@ def _circuit(ax, y, name, colours, table):
 
 
 def recap_09():
-    """An encoder of 6 layers × 12 heads in matrices. Left: the weights of a head
-    between 6 subword tokens (6 × 6) become weights between 3 words (3 × 3): columns are
-    added, rows averaged. Middle: the largest weight of each row names a word, which is
-    compared with the grammatical head in the tree ("watched" is the root and has none);
-    the baseline is the best fixed offset. Right: the mean of a sentence's hidden states
-    (8 × 384) is one vector (384), and the cosine of two such vectors is the similarity
-    of their sentences.
-    """
+    """Draw how weights between tokens become statements on words and sentences."""
     ax = ground(HEIGHT)
     panel(ax, 0.15, 3.5, "tokens → words", _joined)
     panel(ax, 3.75, 2.4, "words → grammar", _parsed)

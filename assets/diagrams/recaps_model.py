@@ -8,13 +8,7 @@ PIECES = {"cold": 4011, "morning": 5738, ",": 28, "Z": 1777, "orb": 4434, "ul": 
 
 
 def recap_06():
-    """The language model in matrices. The ids of 6 tokens choose rows of the embedding
-    table (V × 128): the residual stream (6 × 128). In each of 2 blocks,
-    attention with 4 heads (weights 4 × 6 × 6) adds to the stream, and then an MLP (128
-    to 512 to 128). Each gets the stream through a norm. After the last norm, the head
-    (128 × V) gives the logits (6 × V). The softmax of the last row gives the
-    probabilities of the next token.
-    """
+    """Draw the language model in matrices."""
     ax, cell = ground(3.3), 0.045
     names(ax, 0.6, STREAM + 0.48, IDS, 0.16)
     for i, number in enumerate(IDS.values()):
@@ -66,15 +60,7 @@ PARTS = [colour for colour in HEADS[:3] for _ in range(6)]
 
 
 def recap_10():
-    """One layer of SmolLM2, with a KV cache, in matrices. Prefill: the prompt x
-    (10 × 576) gives keys and values (3 × 10 × 64 each), which are kept, and queries
-    (9 × 10 × 64). The attention weights are 9 × 10 × 10, the heads' outputs 9 × 10 ×
-    64, and the output 10 × 576. Decode: the new token (1 × 576) adds a row to the
-    cache (3 × 11 × 64 each), and has 9 queries (9 × 1 × 64), weights 9 × 1 × 11,
-    outputs 9 × 1 × 64 and one row of output (1 × 576). 3 query heads share 1 KV head.
-    (Queries and keys are rotated by their positions, RoPE, before they are used or
-    kept.)
-    """
+    """Draw one layer of SmolLM2 with a KV cache: prefill and decode."""
     ax = ground(3.58)
     for low, new, title in (
         (1.95, 10, "prefill: 10 tokens at once"),
@@ -150,16 +136,7 @@ def _out_proj(ax, x, y, cell=FINE):
 
 
 def recap_11():
-    """SmolLM2 in matrices, for n tokens. The ids choose rows of the embeddings: this is
-    the residual stream, n × 576. In each of 30 blocks, the outputs of 9 heads are
-    merged, multiplied by W_o and added to the stream. Then the MLP adds its output. At
-    the end, the output layer gives the logits, n × 49,152. A: a hook changes the output
-    of one head, n × 64. Ablation puts zeros there, and patching puts the output of
-    another run there. B: the OV circuit of one head (lesson 02), whose last two
-    matrices, W_o and the output layer, are those of section 6. If the head attends to a
-    token, the token's vector is multiplied by W_v, by W_o and by the output layer. The
-    result says by how much the head raises or lowers each logit.
-    """
+    """Draw SmolLM2 in matrices, a change of one head, and an OV circuit."""
     ax = ground(4.2)
     _real_model(ax, 2.48)
     for x, name, title in (

@@ -41,7 +41,7 @@ class Lesson(NamedTuple):
 
     title: str
     marked: set[str]  # names of BOXES and PLUSES, "positions", "block"
-    enlarged: Callable[[Axes], None]  # draws the panel; its docstring is the alt text
+    enlarged: Callable[[Axes], None]  # draws the panel
     layers: str = "N"  # how often the block is repeated
 
 
