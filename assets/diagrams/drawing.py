@@ -157,7 +157,7 @@ def turn(ax, x, y, radius, start, end):
     points = np.stack([np.cos(ways), np.sin(ways)], -1)
     for way in points[[0, -1]]:
         arrow(ax, (x, y), (x, y) + radius * way)
-    arrow(ax, *((x, y) + 0.6 * radius * points), colour=MARK, width=1.8)
+    arrow(ax, *((x, y) + 0.6 * radius * points), **FLOW)
 
 
 def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
@@ -173,10 +173,9 @@ def letter(ax, x, y, text):
 
 
 def sublayer(ax, stream, norm, low, out, text="norm", gap=0.12, radius=0.12, **font):
-    """Draw what a part takes from the residual stream, and that it adds to it.
+    """Draw what a part (its lower edge, x of its output) takes from a stream and adds.
 
-    norm: the box of the norm: x, y, width, height. low: the lower edge of the part.
-    out: x of its output.
+    norm: the box of its norm: x, y, width, height.
     """
     x, y, width, height = norm
     middle = x + width / 2
@@ -188,11 +187,8 @@ def sublayer(ax, stream, norm, low, out, text="norm", gap=0.12, radius=0.12, **f
 
 
 def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
-    """Draw a matrix of colours, the first row on top, x and y its lower left corner.
-
-    Its cells are squares, unless it says how tall they are.
-    """
-    tall = tall or cell
+    """Draw a matrix of colours, the first row on top, x and y its lower left corner."""
+    tall = tall or cell  # squares
     height = len(colours) * tall
     for i, row in enumerate(colours):
         for j, colour in enumerate(row):
@@ -208,10 +204,7 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
 
 
 def numbered(ax, x, top, rows, fill, cell, tall=None, framed=()) -> float:
-    """Draw numbers, with frames around some rows; return the right edge.
-
-    fill: one colour, or one for each number. top: the upper edge of the matrix.
-    """
+    """Draw numbers on one colour, or one for each; return the right edge."""
     tall, columns = tall or cell, len(rows[0])
     colours = [[fill] * columns] * len(rows) if isinstance(fill, str) else fill
     matrix(ax, x, top - len(rows) * tall, colours, cell, "#d6d6d6", tall)
@@ -234,17 +227,17 @@ def stack(ax, x, y, matrices, cell=0.2, step=0.05):
         matrix(ax, x + i * step, y + i * step, colours, cell)
 
 
-def viridis(weights, mask=None) -> list[list[str | None]]:
+def viridis(weights, mask=None) -> np.ndarray:
     """Return the colours of attention weights from 0 to 1; None where masked."""
     return _colours("viridis", np.asarray(weights), mask)
 
 
-def signed(numbers, mask=None) -> list[list[str | None]]:
+def signed(numbers, mask=None) -> np.ndarray:
     """Return the colours of numbers around 0: red above, blue below; None if masked."""
     return _colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
 
 
-def causal_maps(scores) -> list[list[list[str | None]]]:
+def causal_maps(scores) -> list[np.ndarray]:
     """Return the weights of several heads as colours, under the causal mask."""
     queries, keys = scores.shape[-2:]
     mask = np.tri(queries, keys, keys - queries, dtype=bool)
@@ -252,12 +245,8 @@ def causal_maps(scores) -> list[list[list[str | None]]]:
 
 
 def _colours(name, numbers, mask):
-    mask = np.ones(numbers.shape, bool) if mask is None else mask
-    colours = plt.get_cmap(name)(numbers)
-    return [
-        [to_hex(colour) if may else None for colour, may in zip(*row)]
-        for row in zip(colours, mask)
-    ]
+    colours = [[*map(to_hex, row)] for row in plt.get_cmap(name)(numbers)]
+    return np.where(True if mask is None else mask, colours, None)
 
 
 def softmax(scores) -> np.ndarray:

@@ -62,13 +62,12 @@ PARTS = [colour for colour in HEADS[:3] for _ in range(6)]
 def recap_10():
     """Draw one layer of SmolLM2 with a KV cache: prefill and decode."""
     ax = ground(3.58)
-    for low, new, title in (
-        (1.95, 10, "prefill: 10 tokens at once"),
-        (0.36, 1, "decode: 1 token a step"),
-    ):
-        box(ax, 0.15, low, 8.7, 1.49, "", "white", MARK if new == 1 else LINE)
-        write(ax, 0.27, low + 1.33, title, 10, ha="left", **BOLD)
-        _cached(ax, low + 0.67, new)
+    box(ax, 0.15, 1.95, 8.7, 1.49, "", "white")
+    box(ax, 0.15, 0.36, 8.7, 1.49, "", "white", MARK)
+    titles = {3.28: "prefill: 10 tokens at once", 1.69: "decode: 1 token a step"}
+    column(ax, 0.27, titles, 10, ha="left", **BOLD)
+    _cached(ax, 2.62, 10)
+    _cached(ax, 1.03, 1)
     arrow(ax, (2.74, 2.0), (2.74, 1.58), **FLOW)
     note = "one of 30 layers   ·   3 query heads share 1 KV head   ·   cache: "
     note += "2 × 3 × 64 numbers per token and layer, 11,520 per token in 30 layers"
@@ -139,13 +138,11 @@ def recap_11():
     """Draw SmolLM2 in matrices, a change of one head, and an OV circuit."""
     ax = ground(4.2)
     _real_model(ax, 2.48)
-    for x, name, title in (
-        (0.15, "A", "change one head's output"),
-        (4.55, "B", "the OV circuit of one head"),
-    ):
+    for x, name in ((0.15, "A"), (4.55, "B")):
         box(ax, x, 0.36, 4.3, 1.42, "", "white", MARK)
         letter(ax, x + 0.22, 1.6, name)
-        write(ax, x + 0.4, 1.6, title, 10, ha="left", **BOLD)
+    titles = {0.55: "change one head's output", 4.95: "the OV circuit of one head"}
+    row(ax, 1.6, titles, 10, ha="left", **BOLD)
     _changed(ax)
     _ov_path(ax, 1.02)
     note = "n tokens   ·   49,152 in the vocabulary   ·   576 features = 9 heads × 64"

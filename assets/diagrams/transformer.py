@@ -1,10 +1,5 @@
 """Draws the map of the transformer, and at its side the part that a lesson is about."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-from matplotlib.axes import Axes
-
 from assets.diagrams import debugging, panels, panels_model
 from assets.diagrams.drawing import *
 
@@ -35,16 +30,6 @@ BEAMS = {
     "positions": (MIDDLE + 0.1, POSITIONS[1], POSITIONS[3]),
 }
 
-
-class Lesson(NamedTuple):
-    """A state of the map."""
-
-    title: str
-    marked: set[str]  # names of BOXES and PLUSES, "positions", "block"
-    enlarged: Callable[[Axes], None]  # draws the panel
-    layers: str = "N"  # how often the block is repeated
-
-
 IN_BLOCK = {"norm 1", "attention", "residual 1", "norm 2", "MLP", "residual 2", "block"}
 ENCODER = {"tokens", "embeddings", "position", "positions"} | IN_BLOCK
 # A language model of today has no encodings at this place: its heads rotate q and k.
@@ -52,63 +37,60 @@ WHOLE = set(BOXES) | IN_BLOCK
 HEADS, POSITIONAL = {"attention"}, {"position", "positions"}
 LOOP = {"tokens", "probabilities"}  # the model writes: a token goes back to the tokens
 
-LESSONS = {
-    1: Lesson("scaled dot-product attention", HEADS, panels.one_head),
-    2: Lesson("multi-head attention", HEADS, panels.several_heads),
-    3: Lesson("nn.MultiheadAttention", HEADS, panels.pytorch),
-    4: Lesson("positional encodings", POSITIONAL, panels.encodings),
-    5: Lesson("relative positions", POSITIONAL | HEADS, panels.three_places),
-    6: Lesson("the block, and a model that writes", WHOLE, panels.block, "2"),
-    7: Lesson("seeing heads", HEADS, panels.seen, "2"),
-    8: Lesson("head specialisation", HEADS, panels.specialised, "2"),
-    9: Lesson("a pretrained encoder", ENCODER, panels.encoder, "6"),
-    10: Lesson("writing text", HEADS | LOOP, panels_model.cache),
-    11: Lesson("a real language model", WHOLE, panels_model.language_model, "30"),
-    12: Lesson("debugging attention", HEADS, debugging.who_sees_whom),
+# what is marked: names of BOXES and PLUSES, "positions", "block"
+LESSONS = {  # title, what is marked, what is enlarged, how often the block is repeated
+    1: ("scaled dot-product attention", HEADS, panels.one_head, "N"),
+    2: ("multi-head attention", HEADS, panels.several_heads, "N"),
+    3: ("nn.MultiheadAttention", HEADS, panels.pytorch, "N"),
+    4: ("positional encodings", POSITIONAL, panels.encodings, "N"),
+    5: ("relative positions", POSITIONAL | HEADS, panels.three_places, "N"),
+    6: ("the block, and a model that writes", WHOLE, panels.block, "2"),
+    7: ("seeing heads", HEADS, panels.seen, "2"),
+    8: ("head specialisation", HEADS, panels.specialised, "2"),
+    9: ("a pretrained encoder", ENCODER, panels.encoder, "6"),
+    10: ("writing text", HEADS | LOOP, panels_model.cache, "N"),
+    11: ("a real language model", WHOLE, panels_model.language_model, "30"),
+    12: ("debugging attention", HEADS, debugging.who_sees_whom, "N"),
 }
 
 
 def transformer(number: int) -> None:
     """Draw the map with the part of this lesson marked, and enlarged at its right."""
-    lesson = LESSONS[number]
+    title, subject, enlarge, layers = LESSONS[number]
     ax = canvas(WIDTH, HEIGHT)
-    _beam(ax, lesson.marked)
+    _beam(ax, subject)
     y, height = BLOCK
-    edge = MARK if "block" in lesson.marked else LINE
+    edge = MARK if "block" in subject else LINE
     box(ax, LEFT - 0.12, y, SKIP + 0.12 - LEFT + 0.12, height, fill=PALE, edge=edge)
-    times = f"block\n× {lesson.layers}"
+    times = f"block\n× {layers}"
     box(ax, 0.42, y + height / 2 - 0.2, 0.56, 0.4, times, PALE, edge, 8)
     _arrows(ax)
     boxes = {name: (LEFT, y, BREADTH, *rest) for name, (y, *rest) in BOXES.items()}
     boxes["positions"] = (*POSITIONS, "positional\nencodings")
     for name, place_and_text in boxes.items():
-        ink = {} if name in lesson.marked else {"color": "#404040"}
-        box(ax, *place_and_text, size=8, **marked(name in lesson.marked), **ink)
-    _attention(ax, "attention" in lesson.marked)
+        ink = {} if name in subject else {"color": "#404040"}
+        box(ax, *place_and_text, size=8, **marked(name in subject), **ink)
+    shown = "attention" in subject
+    y, ink = BOXES["attention"][0], {} if shown else {"color": "#404040"}
+    write(ax, MIDDLE, y + 0.74 * 0.48, "multi-head attention", 8, **ink)
+    for x, letter, colour in zip((-0.4, 0, 0.4), "qkv", (QUERY, KEY, VALUE)):
+        fill = colour if shown else PALE
+        box(ax, MIDDLE + x - 0.13, y + 0.05, 0.26, 0.18, letter, fill, size=8)
     for name, y in PLUSES.items():
-        plus(ax, MIDDLE, y, **marked(name in lesson.marked), radius=0.09)
-    if lesson.marked >= LOOP:  # the sampled token goes back to the tokens
+        plus(ax, MIDDLE, y, **marked(name in subject), radius=0.09)
+    if subject >= LOOP:  # the sampled token goes back to the tokens
         top, bottom = BOXES["probabilities"][0] + 0.11, BOXES["tokens"][0] + 0.11
         arrow(ax, (LEFT, top), (0.15, top), (0.15, bottom), (LEFT, bottom), **FLOW)
         box(ax, 0.3, top - 0.11, 0.62, 0.22, "sample", MARKED, MARK, 8)
     x, y, width, height = PANEL
     box(ax, x, y, width, height, fill=PALE, edge=MARK)
-    title = f"lesson {number:02}: {lesson.title}"
+    title = f"lesson {number:02}: {title}"
     place = x + 0.15, y + height - 0.15, 0.35 + 0.073 * len(title), 0.27
     box(ax, *place, title, MARKED, MARK, 9.5, **BOLD)
     inside = ax.figure.add_axes((0, 0, 1, 1), xlim=(-x, WIDTH - x))
     inside.set(ylim=(-y, HEIGHT - y))
     inside.set_axis_off()
-    lesson.enlarged(inside)
-
-
-def _attention(ax, marked):
-    """Write into the box of attention, and draw its queries, keys and values."""
-    y, ink = BOXES["attention"][0], INK if marked else "#404040"
-    write(ax, MIDDLE, y + 0.74 * 0.48, "multi-head attention", 8, color=ink)
-    for x, letter, colour in zip((-0.4, 0, 0.4), "qkv", (QUERY, KEY, VALUE)):
-        fill = colour if marked else PALE
-        box(ax, MIDDLE + x - 0.13, y + 0.05, 0.26, 0.18, letter, fill, size=8)
+    enlarge(inside)
 
 
 def _arrows(ax):
@@ -124,11 +106,11 @@ def _arrows(ax):
         arrow(ax, (MIDDLE, start), (SKIP, start), (SKIP, end), (MIDDLE + 0.09, end))
 
 
-def _beam(ax, marked):
+def _beam(ax, subject):
     """Draw the beam that leads from the marked part to the panel."""
     x, y, _, height = PANEL
     for name, (right, low, tall) in BEAMS.items():
-        if name in marked and (name == "block" or "block" not in marked):
+        if name in subject and (name == "block" or "block" not in subject):
             corners = [right, right, x + 0.1, x + 0.1]
             heights = [low, low + tall, y + height, y]
             ax.fill(corners, heights, color=MARK, alpha=0.22, lw=0)
