@@ -100,11 +100,13 @@ def recap_12():
         arrow(ax, (OUTPUT - 0.4, y), (OUTPUT - 0.1, y))
         write(ax, SAYS, y, says, 9, ha="left")
         for x, draw, rows in ((INPUT, _cells, inputs), (OUTPUT, _dots, outputs)):
-            for lift, colours in zip((0,) if len(rows) < 2 else (0.125, -0.125), rows):
+            lifts = (0.125, -0.125) if len(rows) == 2 else (0,)
+            for lift, colours in zip(lifts, rows):
                 draw(ax, x, y + lift, colours)
+    # what only one test has: a hidden token, a batch of 3 texts, weights
     hidden = {"fc": "none", "ec": "#606060", "hatch": "/////", "lw": 0}
-    ax.add_patch(Rectangle((INPUT + 2 * CELL, 2.51), CELL, CELL, **hidden))  # padding
-    for x, draw in ((INPUT, _cells), (OUTPUT, _dots)):  # batch
+    ax.add_patch(Rectangle((INPUT + 2 * CELL, 2.51), CELL, CELL, **hidden))
+    for x, draw in ((INPUT, _cells), (OUTPUT, _dots)):
         draw(ax, x, 2.01, TOKENS, 0.1)
         for y, colours in ((2.16, STILL), (2.01, TOKENS), (1.86, STILL)):
             draw(ax, x + 0.75, y, colours, 0.1)

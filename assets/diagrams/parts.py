@@ -16,13 +16,11 @@ def split_heads():
     for x, y in ((0.55, low), (4.13, low), (7.83, 2.5), (7.83, 0.95)):
         names(ax, x, y + tall, TOKENS, cell)
     above = low + tall + 0.22
-    for x, y, shape, sizes in (
-        (1.34, above, "length × embed_dim", "(6, 8)"),
-        (5.18, above, "length × heads × head_dim", "(6, 2, 4)"),
-        (7.86, 3.98, "heads × length × head_dim", "(2, 6, 4)"),
-    ):
-        write(ax, x, y + 0.2, shape, 8)
-        write(ax, x, y, sizes, **BOLD)
+    shapes = {1.34: "length × embed_dim", 5.18: "length × heads × head_dim"}
+    row(ax, above + 0.2, shapes)
+    row(ax, above, {1.34: "(6, 8)", 5.18: "(6, 2, 4)"}, 9, **BOLD)
+    write(ax, 7.86, 4.18, "heads × length × head_dim", 8)
+    write(ax, 7.86, 3.98, "(2, 6, 4)", **BOLD)
     arrows(ax, low + tall / 2, (2.98, 3.58), (6.6, 7.4))
     row(ax, low + tall / 2 + 0.13, {3.28: "unflatten", 7.0: "transpose"}, 9)
     arrow(ax, (8.66, 1.49), (8.82, 1.49), head=False)  # both heads go back
@@ -74,7 +72,8 @@ def block_code():
     arrow(ax, (1.3, stream), (7.72, stream), width=4, colour=STREAM_GREY)
     name = CODE | BOLD | {"size": 9}
     row(ax, stream + 0.12, {0.72: "x", 8.3: "output"}, **name)
-    row(ax, stream - 0.2, dict.fromkeys((0.72, 8.3), "(batch, length,\nembed_dim)"))
+    shape = "(batch, length,\nembed_dim)"
+    row(ax, stream - 0.2, {0.72: shape, 8.3: shape})
     for x, norm, layer, steps in (
         (1.7, "attention_norm", "attention", ["MultiHeadAttention"]),
         (4.75, "mlp_norm", "mlp", ["Linear", "GELU", "Linear"]),

@@ -15,14 +15,13 @@ def recap_07():
 
 def _scored(ax):
     """Draw the weights of 8 heads, their scores, and how much the first one lifts."""
-    random, mask = np.random.default_rng(5), np.tri(6, dtype=bool)
-    same = np.eye(6)[[0, 1, 1, 1, 4, 4]]  # attends to a few keys
+    random = np.random.default_rng(5)
+    scores = random.normal(0, 1, (8, 6, 6))
+    scores[0] += 4 * np.eye(6)[[0, 1, 1, 1, 4, 4]]  # attends to a few keys
     box(ax, 0.28, 1.52, 0.38, 0.38, "", MARKED, MARK)
-    for head in range(8):
-        scores = random.normal(0, 1, (6, 6)) + 4 * same * (head == 0)
-        weights = softmax(np.where(mask, scores, -np.inf))
+    for head, weights in enumerate(causal_maps(scores)):
         x, y = 0.32 + 0.37 * (head % 4), 1.56 - 0.42 * (head // 4)
-        matrix(ax, x, y, viridis(weights, mask), 0.05)
+        matrix(ax, x, y, weights, 0.05)
     write(ax, 1.04, 2.06, "weights", **BOLD)
     column(ax, 1.04, {0.94: "2 × 4 heads,", 0.76: "each queries × keys"})
     scores = random.uniform(0, 0.35, (12, 8)) + 0.65 * (np.arange(8) == 0)
@@ -32,7 +31,7 @@ def _scored(ax):
     box(ax, 2.1, 1.0, 0.12, 1.0, "", "none", MARK)
     arrows(ax, 1.5, (1.82, 2.08), (2.82, 3.2))
     write(ax, 3.02, 1.63, "mean", 8)
-    zero, highest, score = 4.18, 4.6, 5.13
+    zero, highest, score = 4.18, 4.6, 5.13  # of the bars, and what the lift is between
     lengths = {"the head": 0.95, "uniform": 0.24, "untrained": 0.28}
     lengths["entropy-matched"] = 0.42
     for i, (name, length) in enumerate(lengths.items()):
@@ -42,8 +41,8 @@ def _scored(ax):
         ax.plot([x, x], [0.7, low], color=MARK, lw=0.8, ls=":")
     arrow(ax, (highest, 0.78), (score, 0.78), **FLOW)
     write(ax, zero + 0.68, 0.55, "lift", color=MARK, **BOLD)
-    words = "score − a baseline, here the highest  ="
-    write(ax, zero - 0.06, 0.55, words, 8, ha="right")
+    formula = "score − a baseline, here the highest  ="
+    write(ax, zero - 0.06, 0.55, formula, 8, ha="right")
 
 
 def _replaced(ax):
@@ -97,7 +96,7 @@ def _patched(ax):
     arrow(ax, (2.19, 1.8), (2.19, 1.33), **FLOW)
     write(ax, 2.52, 1.67, "its output here: 1 × 32", 8, ha="left")
     write(ax, 2.51, 2.33, "2 × 4 heads", 8)
-    y, zero, blue, patched = 0.78, 2.0, 0.85, 3.79
+    y, zero, blue, patched = 0.78, 2.0, 0.85, 3.79  # of the axis of logit differences
     arrow(ax, (0.35, y), (4.3, y))
     arrow(ax, (zero, y - 0.07), (zero, y + 0.07), head=False)
     for x in (blue, patched, 3.95):
@@ -135,9 +134,9 @@ def _circuit(ax, y, name, colours, table):
         write(ax, x, y - 0.35, size, 8)
     row(ax, y, {5.51: "×", 6.24: "×", 6.97: "×", 7.7: "="}, 10)
     matrix(ax, 8.06, y - 0.24, signed(table), cell)
-    names = ("query", "key") if qk else ("attended", "logit")
-    write(ax, 7.96, y, names[0], 8, va="center", rotation=90)
-    column(ax, 8.3, {y + 0.33: names[1], y - 0.35: "V × V"})
+    of_row, of_column = ("query", "key") if qk else ("attended", "logit")
+    write(ax, 7.96, y, of_row, 8, va="center", rotation=90)
+    column(ax, 8.3, {y + 0.33: of_column, y - 0.35: "V × V"})
 
 
 def recap_09():
@@ -155,11 +154,10 @@ def _joined(ax):
     scores = np.random.default_rng(8).normal(0, 1, (6, 6)) + 2 * np.eye(6, k=1)
     tokens = softmax(scores)
     added = np.stack([tokens[:, :4].sum(1), tokens[:, 4], tokens[:, 5]], 1)
-    words = np.stack([added[:4].mean(0), added[4], added[5]])
+    averaged = np.stack([added[:4].mean(0), added[4], added[5]])
     cell, middle = 0.16, 1.42
-    pieces = "em ##bed ##ding ##s help .".split()
-    names(ax, 0.75, middle + 3 * cell, pieces, cell)
-    for x, weights in ((0.8, tokens), (1.96, added), (2.98, words)):
+    names(ax, 0.75, middle + 3 * cell, "em ##bed ##ding ##s help .".split(), cell)
+    for x, weights in ((0.8, tokens), (1.96, added), (2.98, averaged)):
         matrix(ax, x, middle - len(weights) * cell / 2, viridis(weights), cell)
     box(ax, 0.8, middle - cell, 6 * cell, 4 * cell, "", "none", MARK)
     row(ax, 0.74, {1.28: "6 × 6", 2.2: "6 × 3", 3.22: "3 × 3"})
@@ -172,8 +170,7 @@ def _parsed(ax):
     weights = np.array([[1, 5, 2, 2], [3, 3, 1, 3], [1, 5, 1, 3], [0.3, 9, 0.4, 0.3]])
     cell, left, middle = 0.18, 4.36, 1.5
     matrix(ax, left, middle - 2 * cell, viridis(weights / 10), cell)
-    words = "She watched the stars".split()
-    names(ax, left - 0.05, middle + 2 * cell, words, cell)
+    names(ax, left - 0.05, middle + 2 * cell, "She watched the stars".split(), cell)
     row(ax, 2.06, {left + 2 * cell: "4 × 4", 5.41: "largest", 5.91: "tree"})
     for i, tree in enumerate(("✓", "root", "✗", "✓")):
         y = middle + (1.5 - i) * cell
