@@ -51,8 +51,9 @@ def several_heads(ax):
     merged = [colour for colour in HEADS[:3] for _ in range(2)]
     matrix(ax, 3.64, middle - 0.18, [merged] * 4, cell)
     row(ax, middle - 0.32, {0.39: "input", 3.91: "merged", 5.25: "output"}, 9)
-    arrows(ax, middle, (4.18, 4.34), (4.8, 4.97))
+    arrow(ax, (4.18, middle), (4.34, middle))
     box(ax, 4.34, middle - 0.4, 0.46, 0.8)
+    arrow(ax, (4.8, middle), (4.97, middle))
     write(ax, 4.57, middle, "output\nprojection", 8, rotation=90, va="center")
     matrix(ax, 4.98, middle - 0.18, [[GREY] * 6] * 4, cell)
 
