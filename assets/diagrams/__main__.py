@@ -1,47 +1,38 @@
 """Draws all diagrams, SVG and PNG: `python -m assets.diagrams`.
 
-It also writes diagrams.json, their alt texts, which are their captions on a page.
+diagrams.json has the alt text of each, which is its caption on a page.
 """
 
 import json
-from inspect import getdoc
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from assets.diagrams.block import block, block_code
-from assets.diagrams.circuits import composition, name_circuit
+from assets.diagrams import lesson_01, parts, recaps, recaps_heads, recaps_model
 from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
-from assets.diagrams.one_query import one_query, one_query_masked
-from assets.diagrams.query_key_value import query_key_value
-from assets.diagrams.recap_01 import recap_01
-from assets.diagrams.recaps import recap_02, recap_03, recap_04, recap_05
-from assets.diagrams.recaps_heads import recap_07, recap_08, recap_09
-from assets.diagrams.recaps_model import recap_06, recap_10, recap_11
-from assets.diagrams.split_heads import split_heads
 from assets.diagrams.transformer import LESSONS, transformer
 
-ALONE = [query_key_value, one_query, one_query_masked, recap_01]
-ALONE += [split_heads, block, block_code, composition]
-ALONE += [name_circuit, recap_02, recap_03, recap_04, recap_05]
-ALONE += [recap_06, recap_07, recap_08, recap_09]
-ALONE += [recap_10, recap_11, recap_12]
+ALONE = [lesson_01.query_key_value, lesson_01.one_query, lesson_01.one_query_masked]
+ALONE += [lesson_01.recap_01, parts.split_heads, parts.block, parts.block_code]
+ALONE += [parts.composition, parts.name_circuit, recaps.recap_02, recaps.recap_03]
+ALONE += [recaps.recap_04, recaps.recap_05, recaps_model.recap_06]
+ALONE += [recaps_heads.recap_07, recaps_heads.recap_08, recaps_heads.recap_09]
+ALONE += [recaps_model.recap_10, recaps_model.recap_11, recap_12]
+FOLDER = Path(__file__).parent
 
 
-def main(folder: Path = Path(__file__).parent) -> None:
-    """Draw into the folder; the docstring of what draws a picture is its alt text."""
-    alts = {f"transformer_{n:02}": getdoc(LESSONS[n].enlarged) for n in LESSONS}
-    alts |= {draw.__name__: getdoc(draw) for draw in ALONE}
-    alts = {name: " ".join(alt.split()) for name, alt in alts.items()}
+def main(folder: Path = FOLDER) -> None:
+    """Draw into the folder, each with its alt text."""
+    alts = json.loads((FOLDER / "diagrams.json").read_text(encoding="utf-8"))
+    draws = {f"transformer_{n:02}": partial(transformer, n) for n in LESSONS}
+    draws |= {draw.__name__: draw for draw in ALONE}
     with plt.style.context("default"):  # whatever the reader's settings are
         plt.rcParams["figure.max_open_warning"] = 0  # a test leaves them all open
-        figures = chain(map(transformer, LESSONS), (draw() for draw in ALONE))
-        for figure, (name, alt) in zip(figures, alts.items()):
-            save(figure, folder, name, alt)
-    text = json.dumps(alts, indent=1, ensure_ascii=False) + "\n"
-    (folder / "diagrams.json").write_text(text, encoding="utf-8")
+        for name, draw in draws.items():
+            draw()
+            save(plt.gcf(), folder, name, alts[name])
 
 
 if __name__ == "__main__":

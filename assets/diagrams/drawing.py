@@ -67,6 +67,25 @@ def write(ax, x, y, text, size=9, ha="center", **font):
     ax.text(x, y, text, size=size, ha=ha, **font)
 
 
+def row(ax, y, texts, size=8, **font):
+    """Write texts at one height: {x: text}."""
+    for x, text in texts.items():
+        write(ax, x, y, text, size, **font)
+
+
+def column(ax, x, texts, size=8, **font):
+    """Write texts one below the other: {y: text}."""
+    for y, text in texts.items():
+        write(ax, x, y, text, size, **font)
+
+
+def names(ax, x, top, texts, tall, bold=()):
+    """Write what each row is, at the left of a matrix whose upper edge is top."""
+    for i, text in enumerate(texts):
+        font = BOLD if i in bold else {}
+        write(ax, x, top - (i + 0.5) * tall, text, 8, ha="right", **font)
+
+
 def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     """Draw a line through the points, with a head at the last of them."""
     style = "-|>,head_length=3.5,head_width=2" if head else "-"
@@ -75,23 +94,55 @@ def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     ax.add_patch(FancyArrowPatch(path=path, arrowstyle=style, **line))
 
 
-def panel(ax, x, width, title, method="", height=2.3):
-    """Draw a white panel with its title; with the method of a place, if it is one."""
-    box(ax, x, 0.34, width, height, "", "white", MARK if method else LINE)
-    top = 0.16 + height
-    write(ax, x + 0.12, top, title, 10, ha="left", weight="bold")
-    write(ax, x + width - 0.12, top, method, ha="right", family="monospace", size=8)
+def arrows(ax, y, *spans, **look):
+    """Draw arrows at one height, each from an x to another."""
+    for start, end in spans:
+        arrow(ax, (start, y), (end, y), **look)
+
+
+def marked(really, fill=QUIET) -> dict:
+    """Return the fill and the edge of what may be the subject."""
+    return {"fill": MARKED, "edge": MARK} if really else {"fill": fill}
+
+
+def panel(ax, x, width, title, draw, method=""):
+    """Draw a white panel, its title, what is on it, and the method of a place."""
+    box(ax, x, 0.34, width, 2.3, "", "white", MARK if method else LINE)
+    write(ax, x + 0.12, 2.46, title, 10, ha="left", **BOLD)
+    write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
+    draw(ax)
 
 
 def beside(ax, x, low, tall, name, size):
     """Write a name above a small matrix, and its size below."""
-    write(ax, x, low + tall + 0.14, name, 9)
+    write(ax, x, low + tall + 0.14, name)
     write(ax, x, low - 0.15, size, 8)
+
+
+def named(ax, x, y, colours, cell, name, size):
+    """Draw a matrix with its name and its size, y its middle."""
+    tall, wide = len(colours) * cell, len(colours[0]) * cell
+    matrix(ax, x, y - tall / 2, colours, cell)
+    beside(ax, x + wide / 2, y - tall / 2, tall, name, size)
 
 
 def _look(fill, edge):
     """Return how a shape is filled and outlined; what is marked has a thick outline."""
     return {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
+
+
+def words(ax, x, y, texts, widths, gap, subject) -> float:
+    """Draw tokens in a line, y their middle, one marked; return where a next begins."""
+    for text, width in zip(texts, widths):
+        box(ax, x, y - 0.15, width, 0.3, text, **marked(text == subject, "white"))
+        x += width + gap
+    return x
+
+
+def bar(ax, x, y, length, name, subject, tall=0.18, gap=0.06):
+    """Draw a bar, x and y the middle of its left edge, with its name at its left."""
+    write(ax, x - gap, y, name, 8, ha="right")
+    box(ax, x, y - tall / 2, length, tall, "", **marked(subject))
 
 
 def circle(ax, x, y, radius, fill="none", edge=LINE):
@@ -106,7 +157,7 @@ def turn(ax, x, y, radius, start, end):
     points = np.stack([np.cos(ways), np.sin(ways)], -1)
     for way in points[[0, -1]]:
         arrow(ax, (x, y), (x, y) + radius * way)
-    arrow(ax, *((x, y) + 0.6 * radius * points), colour=MARK, width=1.8)
+    arrow(ax, *((x, y) + 0.6 * radius * points), **FLOW)
 
 
 def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
@@ -116,12 +167,28 @@ def plus(ax, x, y, fill=QUIET, edge=LINE, radius=0.1):
         ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, lw=1.2)
 
 
-def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
-    """Draw a matrix of colours, the first row on top, x and y its lower left corner.
+def letter(ax, x, y, text):
+    """Draw the letter or number of a part, x and y its centre."""
+    box(ax, x - 0.1, y - 0.1, 0.2, 0.2, text, MARKED, MARK, 8, **BOLD)
 
-    Its cells are squares, unless it says how tall they are.
+
+def sublayer(ax, stream, norm, low, out, text="norm", gap=0.12, radius=0.12, **font):
+    """Draw what a part (its lower edge, x of its output) takes from a stream and adds.
+
+    norm: the box of its norm: x, y, width, height.
     """
-    tall = tall or cell
+    x, y, width, height = norm
+    middle = x + width / 2
+    arrow(ax, (middle, stream), (middle, y))
+    box(ax, *norm, text, **({"fill": "white", "size": 8} | font))
+    arrow(ax, (middle, y + height), (middle, low))
+    arrow(ax, (out, low), (out, stream + gap))
+    plus(ax, out, stream, MARKED, MARK, radius)
+
+
+def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
+    """Draw a matrix of colours, the first row on top, x and y its lower left corner."""
+    tall = tall or cell  # squares
     height = len(colours) * tall
     for i, row in enumerate(colours):
         for j, colour in enumerate(row):
@@ -137,10 +204,7 @@ def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
 
 
 def numbered(ax, x, top, rows, fill, cell, tall=None, framed=()) -> float:
-    """Draw numbers, with frames around some rows; return the right edge.
-
-    fill: one colour, or one for each number. top: the upper edge of the matrix.
-    """
+    """Draw numbers on one colour, or one for each; return the right edge."""
     tall, columns = tall or cell, len(rows[0])
     colours = [[fill] * columns] * len(rows) if isinstance(fill, str) else fill
     matrix(ax, x, top - len(rows) * tall, colours, cell, "#d6d6d6", tall)
@@ -163,23 +227,26 @@ def stack(ax, x, y, matrices, cell=0.2, step=0.05):
         matrix(ax, x + i * step, y + i * step, colours, cell)
 
 
-def viridis(weights, mask=None) -> list[list[str | None]]:
+def viridis(weights, mask=None) -> np.ndarray:
     """Return the colours of attention weights from 0 to 1; None where masked."""
     return _colours("viridis", np.asarray(weights), mask)
 
 
-def signed(numbers, mask=None) -> list[list[str | None]]:
+def signed(numbers, mask=None) -> np.ndarray:
     """Return the colours of numbers around 0: red above, blue below; None if masked."""
     return _colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
 
 
+def causal_maps(scores) -> list[np.ndarray]:
+    """Return the weights of several heads as colours, under the causal mask."""
+    queries, keys = scores.shape[-2:]
+    mask = np.tri(queries, keys, keys - queries, dtype=bool)
+    return [viridis(each, mask) for each in softmax(np.where(mask, scores, -np.inf))]
+
+
 def _colours(name, numbers, mask):
-    mask = np.ones(numbers.shape, bool) if mask is None else mask
-    colours = plt.get_cmap(name)(numbers)
-    return [
-        [to_hex(colour) if may else None for colour, may in zip(*row)]
-        for row in zip(colours, mask)
-    ]
+    colours = [[*map(to_hex, row)] for row in plt.get_cmap(name)(numbers)]
+    return np.where(True if mask is None else mask, colours, None)
 
 
 def softmax(scores) -> np.ndarray:

@@ -1,9 +1,7 @@
-"""Draws what lessons 10 and 11 are about, enlarged; a docstring is its alt text.
+"""Draws what lessons 10 and 11 are about, enlarged.
 
 The marked tokens and heads of lesson 11 are those of SmolLM2.
 """
-
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
 
 from assets.diagrams.drawing import *
 
@@ -18,32 +16,39 @@ FOUND = "#0173b2"  # of these heads (layer, head)
 
 
 def cache(ax):
-    """Map of the transformer, lesson 10: writing text. The model writes 100 tokens
-    after a prompt of 10. Left, without a cache: each step computes all positions again,
-    10 + 11 + … + 109 = 5,950, and only 100 of them give a new token. Right, with a KV
-    cache: the prefill computes the prompt at once, and then each decode step computes
-    1 position. Below, a decode step: the query of the new token is compared with the
-    kept keys and its own, and the output is a weighted mean of all 6 values.
-    """
+    """Draw what is computed without a KV cache, and with one."""
     for x, title in ((0.12, "without a cache"), (2.88, "with a KV cache")):
         box(ax, x, 1.62, 2.65, 1.98, "", "white", MARK if x > 2 else LINE)
         write(ax, x + 1.32, 3.43, title, **BOLD)
     for step in range(7):
         y = 3.12 - 0.12 * step - 0.16 * (step == 6)
-        name = f"step {step + 1 if step < 6 else 100}"
-        write(ax, 0.7, y + CELL / 2, name if step in (0, 1, 6) else "", 8, ha="right")
-        name = {0: "prefill", 1: "decode", 6: "decode"}.get(step, "")
-        write(ax, 3.37, y + CELL / 2, name, 8, ha="right")
         _step(ax, 0.76, y, step, kept=False)
         _step(ax, 3.43, y, step, kept=step > 0)
-    for x in (0.52, 3.2):
-        write(ax, x, 2.47, "⋮", 10)
-    write(ax, 1.44, 2.0, "10 + 11 + … + 109 = 5,950 positions", 9)
-    _key(ax, 0.3, 1.76, MARKED, "100 of them give a new token")
-    write(ax, 4.2, 2.0, "10 positions at once, then 1 a step", 9)
-    _kept(ax, 3.55, 1.76 - CELL / 2)
-    write(ax, 3.72, 1.76, "kept: key and value", 8, ha="left")
-    _decode(ax)
+    column(ax, 0.7, {3.17: "step 1", 3.05: "step 2", 2.29: "step 100"}, ha="right")
+    column(ax, 3.37, {3.17: "prefill", 3.05: "decode", 2.29: "decode"}, ha="right")
+    row(ax, 2.47, {0.52: "⋮", 3.2: "⋮"}, 10)
+    write(ax, 1.44, 2.0, "10 + 11 + … + 109 = 5,950 positions")
+    write(ax, 4.2, 2.0, "10 positions at once, then 1 a step")
+    matrix(ax, 0.3, 1.71, [[MARKED]], CELL)
+    _kept(ax, 3.55, 1.71)
+    meanings = {0.47: "100 of them give a new token", 3.72: "kept: key and value"}
+    row(ax, 1.76, meanings, ha="left")
+    box(ax, 0.12, 0.12, 5.41, 1.4, "", "white", MARK)
+    write(ax, 0.24, 1.35, "a decode step", ha="left", **BOLD)
+    box(ax, 1.55, 0.21, 2.55, 0.86)
+    for y, name, colour in ((0.71, "keys", KEY), (0.27, "values", VALUE)):
+        write(ax, 1.5, y + 0.15, name, 8, ha="right")
+        for i, token in enumerate(TOKENS):
+            new = i == 5
+            edge = MARK if new else LINE
+            box(ax, 1.6 + 0.5 * i + 0.07 * new, y, 0.45, 0.3, token, colour, edge)
+    row(ax, 1.21, {2.82: "kept in the cache", 4.4: "new"})
+    box(ax, 0.24, 0.71, 0.5, 0.3, "mat", QUERY, MARK)
+    write(ax, 0.49, 0.58, "query", 8)
+    arrow(ax, (0.74, 0.86), (1.14, 0.86))
+    arrow(ax, (4.62, 0.42), (4.85, 0.42))
+    box(ax, 4.85, 0.22, 0.62, 0.4, "weighted\nmean", VALUE, size=8)
+    write(ax, 5.16, 0.74, "output", 8)
 
 
 def _step(ax, x, y, step, kept):
@@ -56,8 +61,7 @@ def _step(ax, x, y, step, kept):
         elif kept and i < length - 1:
             _kept(ax, at, y)
         else:
-            colour = MARKED if i == length - 1 else GREY
-            matrix(ax, at, y, [[colour]], CELL)
+            matrix(ax, at, y, [[MARKED if i == length - 1 else GREY]], CELL)
 
 
 def _kept(ax, x, y):
@@ -65,42 +69,8 @@ def _kept(ax, x, y):
     matrix(ax, x, y, [[KEY], [VALUE]], CELL, tall=CELL / 2)
 
 
-def _key(ax, x, y, colour, text):
-    """Draw what a colour means."""
-    matrix(ax, x, y - CELL / 2, [[colour]], CELL)
-    write(ax, x + 0.17, y, text, 8, ha="left")
-
-
-def _decode(ax):
-    """Draw one step with the cache: one query, all keys and values."""
-    box(ax, 0.12, 0.12, 5.41, 1.4, "", "white", MARK)
-    write(ax, 0.24, 1.35, "a decode step", ha="left", **BOLD)
-    box(ax, 1.55, 0.21, 2.55, 0.86, "")
-    write(ax, 2.82, 1.21, "kept in the cache", 8)
-    for y, name, colour in ((0.71, "keys", KEY), (0.27, "values", VALUE)):
-        write(ax, 1.5, y + 0.15, name, 8, ha="right")
-        for column, token in enumerate(TOKENS):
-            x = 1.6 + 0.5 * column + 0.07 * (column == 5)
-            box(ax, x, y, 0.45, 0.3, token, colour, MARK if column == 5 else LINE)
-    write(ax, 4.4, 1.21, "new", 8)
-    box(ax, 0.24, 0.71, 0.5, 0.3, "mat", QUERY, MARK)
-    write(ax, 0.49, 0.58, "query", 8)
-    arrow(ax, (0.74, 0.86), (1.14, 0.86))
-    arrow(ax, (4.62, 0.42), (4.85, 0.42))
-    box(ax, 4.85, 0.22, 0.62, 0.4, "weighted\nmean", VALUE, size=8)
-    write(ax, 5.16, 0.74, "output", 8)
-
-
 def language_model(ax):
-    """Map of the transformer, lesson 11: a real language model, with 135 million
-    parameters and 30 blocks of 9 heads. 1: Zorbulax is an invented name, of the tokens
-    Z, orb, ul and ax. At the second ul, an induction head attends to ax, the token that
-    followed the first ul. 2: A map of the 270 heads. In 8 of them, marked in blue, the
-    second ul gives ax more than half of its weight. 3: Without these 8 heads, the loss
-    rises most at orb, ul and ax, where the name comes back (pink). (The grey box at the
-    bottom is not used, because the positions enter inside attention. The norms are
-    RMSNorm.)
-    """
+    """Draw an induction head, where 8 of them are, and what they are for."""
     for y, height, title in (
         (2.72, 0.92, "1  an induction head finds what followed the first ul"),
         (1.1, 1.54, "2  8 of the 270 heads do this"),
@@ -112,26 +82,21 @@ def language_model(ax):
     query, key = places[12], places[5]
     arrow(ax, (query, 3.09), (query, 3.29), (key, 3.29), (key, 3.09), **FLOW)
     write(ax, (query + key) / 2, 3.2, "attends to", 8)
-    _heads(ax, 0.62, 1.43)
-    _key(ax, 3.85, 1.83, FOUND, "weight on ax > 0.5")
-    _line(ax, SECOND, 0.42, {i: _pink(gain) for i, gain in GAINS.items()})
-    for x, text, gain in ((0.24, "by less than 0.8", 0), (1.6, "by 8.8 (nats)", 8)):
-        box(ax, x, 0.19, 0.16, 0.16, "", _pink(gain), MARK if gain else LINE)
-        write(ax, x + 0.23, 0.27, text, 8, ha="left")
-
-
-def _heads(ax, x, y):
-    """Draw all heads, a column for each layer, and the 8 that are marked."""
-    colours = [["#e6e6e6"] * 30 for _ in range(9)]
+    x, y = 0.62, 1.43  # of the map of the heads
+    heads = [["#e6e6e6"] * 30 for _ in range(9)]
     for layer, head in EIGHT:
-        colours[head][layer] = FOUND
-    matrix(ax, x, y, colours, CELL)
-    for layer in (0, 10, 20, 29):
-        write(ax, x + (layer + 0.5) * CELL, y - 0.1, str(layer), 8)
-    for head in (0, 8):
-        write(ax, x - 0.08, y + (8.5 - head) * CELL, str(head), 8)
+        heads[head][layer] = FOUND
+    matrix(ax, x, y, heads, CELL)
+    row(ax, y - 0.1, {x + (n + 0.5) * CELL: str(n) for n in (0, 10, 20, 29)})
+    column(ax, x - 0.08, {y + (8.5 - n) * CELL: str(n) for n in (0, 8)})
     write(ax, x + 15 * CELL, y - 0.22, "layer", 8)
     write(ax, x - 0.22, y + 4.5 * CELL, "head", 8, rotation=90, va="center")
+    matrix(ax, 3.85, 1.78, [[FOUND]], CELL)
+    write(ax, 4.02, 1.83, "weight on ax > 0.5", 8, ha="left")
+    _line(ax, SECOND, 0.42, {i: _pink(gain) for i, gain in GAINS.items()})
+    box(ax, 0.24, 0.19, 0.16, 0.16, "", _pink(0))
+    box(ax, 1.6, 0.19, 0.16, 0.16, "", _pink(8), MARK)
+    row(ax, 0.27, {0.47: "by less than 0.8", 1.83: "by 8.8 (nats)"}, ha="left")
 
 
 def _pink(gain):

@@ -1,290 +1,194 @@
 """Draws what closes lessons 07 to 09: what we do with a head, in matrices."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
-import numpy as np
-
 from assets.diagrams.drawing import *
 from assets.diagrams.recaps import HEIGHT
 
 
 def recap_07():
-    """From a head to a statement. Left: the weights of 8 heads (2 layers × 4 heads,
-    each queries × keys) become a score for each head on each text (texts × 8). The mean
-    score of a head stands beside its baselines: uniform attention, an untrained model,
-    and an entropy-matched untrained copy. The lift is the score minus a baseline,
-    here the highest one. Right: the intervention. A head's output (here 6 tokens ×
-    32 features) is replaced by its mean over texts and positions, the same 32 numbers
-    for each token, and we count how often the model is still right.
-    """
+    """Draw how a head's scores and an intervention become a statement."""
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 5.35, "what does it attend to?")
-    panel(ax, 5.6, 3.25, "what is it needed for?")
-    _scored(ax)
-    _compared(ax)
-    _replaced(ax)
+    panel(ax, 0.15, 5.35, "what does it attend to?", _scored)
+    panel(ax, 5.6, 3.25, "what is it needed for?", _replaced)
     note = "choose a head on some texts, report its score on others"
-    write(ax, 2.83, 0.19, note, 8)
-    write(ax, 7.22, 0.19, "the mean is over texts and positions", 8)
-    return ax.figure
-
-
-CHOSEN = 0  # the head that is marked in recap_07, of 8
+    row(ax, 0.19, {2.83: note, 7.22: "the mean is over texts and positions"})
 
 
 def _scored(ax):
-    """Draw the weights of 8 heads, and their scores on many texts."""
-    random, mask = np.random.default_rng(5), np.tri(6, dtype=bool)
-    same = np.eye(6)[[0, 1, 1, 1, 4, 4]]  # attends to a few keys
-    for head in range(8):
-        scores = random.normal(0, 1, (6, 6)) + 4 * same * (head == CHOSEN)
-        weights = softmax(np.where(mask, scores, -np.inf))
+    """Draw the weights of 8 heads, their scores, and how much the first one lifts."""
+    random = np.random.default_rng(5)
+    scores = random.normal(0, 1, (8, 6, 6))
+    scores[0] += 4 * np.eye(6)[[0, 1, 1, 1, 4, 4]]  # attends to a few keys
+    box(ax, 0.28, 1.52, 0.38, 0.38, "", MARKED, MARK)
+    for head, weights in enumerate(causal_maps(scores)):
         x, y = 0.32 + 0.37 * (head % 4), 1.56 - 0.42 * (head // 4)
-        if head == CHOSEN:
-            box(ax, x - 0.04, y - 0.04, 0.38, 0.38, "", MARKED, MARK)
-        matrix(ax, x, y, viridis(weights, mask), 0.05)
+        matrix(ax, x, y, weights, 0.05)
     write(ax, 1.04, 2.06, "weights", **BOLD)
-    write(ax, 1.04, 0.94, "2 × 4 heads,", 8)
-    write(ax, 1.04, 0.76, "each queries × keys", 8)
-    arrow(ax, (1.82, 1.5), (2.08, 1.5))
-    scores = random.uniform(0, 0.35, (12, 8)) + 0.65 * (np.arange(8) == CHOSEN)
+    column(ax, 1.04, {0.94: "2 × 4 heads,", 0.76: "each queries × keys"})
+    scores = random.uniform(0, 0.35, (12, 8)) + 0.65 * (np.arange(8) == 0)
     matrix(ax, 2.12, 1.02, viridis(scores), 0.08)
     write(ax, 2.44, 2.14, "scores", **BOLD)
     write(ax, 2.44, 0.87, "texts × 8", 8)
-    x = 2.12 + 0.08 * CHOSEN
-    box(ax, x - 0.02, 1.0, 0.12, 1.0, "", "none", MARK)
-    arrow(ax, (2.82, 1.5), (3.2, 1.5))
+    box(ax, 2.1, 1.0, 0.12, 1.0, "", "none", MARK)
+    arrows(ax, 1.5, (1.82, 2.08), (2.82, 3.2))
     write(ax, 3.02, 1.63, "mean", 8)
-
-
-def _compared(ax):
-    """Draw a head's mean score beside its baselines, and the lift."""
-    zero = 4.18
-    names = "the head", "uniform", "untrained", "entropy-matched"
-    for row, (name, length) in enumerate(zip(names, (0.95, 0.24, 0.28, 0.42))):
-        fill, edge = (MARKED, MARK) if row == 0 else (QUIET, LINE)
-        y = 1.98 - 0.31 * row
-        write(ax, zero - 0.06, y, name, 8, ha="right")
-        box(ax, zero, y - 0.09, length, 0.18, "", fill, edge)
+    zero, highest, score = 4.18, 4.6, 5.13  # of the bars, and what the lift is between
+    lengths = {"the head": 0.95, "uniform": 0.24, "untrained": 0.28}
+    lengths["entropy-matched"] = 0.42
+    for i, (name, length) in enumerate(lengths.items()):
+        bar(ax, zero, 1.98 - 0.31 * i, length, name, i == 0)
     arrow(ax, (zero, 0.86), (zero, 2.14), head=False)
-    ends = (zero + 0.42, 0.78), (zero + 0.95, 0.78)
-    for x, low in ((zero + 0.42, 0.96), (zero + 0.95, 1.89)):
+    for x, low in ((highest, 0.96), (score, 1.89)):
         ax.plot([x, x], [0.7, low], color=MARK, lw=0.8, ls=":")
-    arrow(ax, *ends, **FLOW)
+    arrow(ax, (highest, 0.78), (score, 0.78), **FLOW)
     write(ax, zero + 0.68, 0.55, "lift", color=MARK, **BOLD)
-    words = "score − a baseline, here the highest  ="
-    write(ax, zero - 0.06, 0.55, words, 8, ha="right")
+    formula = "score − a baseline, here the highest  ="
+    write(ax, zero - 0.06, 0.55, formula, 8, ha="right")
 
 
 def _replaced(ax):
     """Draw a head's output, its mean in its place, and what is still answered."""
     output = np.random.default_rng(1).normal([0.7, -1, 0.9, -0.5], 0.8, (6, 4))
     for y, numbers, name, length in (
-        (1.72, output, "with", 0.55),
-        (0.98, np.tile(output.mean(0), (6, 1)), "without", 0.17),
+        (1.72, output, "with it", 0.55),
+        (0.98, np.tile(output.mean(0), (6, 1)), "without it", 0.17),
     ):
-        colours, other = signed(numbers), [[GREY] * 4] * 6
-        matrix(ax, 5.82, y - 0.21, colours, 0.07)
-        arrow(ax, (6.16, y), (6.4, y))
-        for i, part in enumerate((colours, other, other, other)):
-            matrix(ax, 6.44 + 0.18 * i, y - 0.135, part, 0.045)
+        matrix(ax, 5.82, y - 0.21, signed(numbers), 0.07)
+        matrix(ax, 6.44, y - 0.135, signed(numbers), 0.045)
+        for x in (6.62, 6.8, 6.98):
+            matrix(ax, x, y - 0.135, [[GREY] * 4] * 6, 0.045)
         box(ax, 6.43, y - 0.145, 0.2, 0.29, "", "none", MARK)
-        arrow(ax, (7.2, y), (7.44, y))
-        arrow(ax, (7.92, y), (8.12, y))
-        write(ax, 8.18, y + 0.19, f"{name} it", 8, ha="left")
+        arrows(ax, y, (6.16, 6.4), (7.2, 7.44), (7.92, 8.12))
+        write(ax, 8.18, y + 0.19, name, 8, ha="left")
         box(ax, 8.18, y - 0.08, 0.56, 0.16, "", "white")
         box(ax, 8.18, y - 0.08, length, 0.16, "", MARKED, MARK)
     arrow(ax, (5.96, 1.48), (5.96, 1.22))
     write(ax, 6.02, 1.35, "mean", 8, ha="left")
     box(ax, 7.46, 0.74, 0.46, 1.22, "rest\nof the\nmodel", QUIET, size=8)
-    for x, name, size in (
-        (6.02, "output", "6 × 32"),
-        (6.8, "4 heads", "6 × 128"),
-        (8.44, "right", "of words"),
-    ):
-        write(ax, x, 2.14, name, **BOLD)
-        write(ax, x, 0.55, size, 8)
+    row(ax, 2.14, {6.02: "output", 6.8: "4 heads", 8.44: "right"}, 9, **BOLD)
+    row(ax, 0.55, {6.02: "6 × 32", 6.8: "6 × 128", 8.44: "of words"})
 
 
 def recap_08():
-    """Activation patching, and the circuits of a head. Left: two runs of one model on a
-    story with red and on the same story with blue. The output of one head is carried
-    over from the red run; the logit difference, red − blue, moves from below 0 nearly
-    to the red run. Right: the QK circuit, E W_q W_kᵀ Eᵀ (V × 128, 128 × 32, 32 × 128,
-    128 × V), scores each pair of tokens (V × V). The OV circuit, E W_v W_o U, says
-    which logits a head raises if it attends to a token (V × V).
-    """
+    """Draw activation patching, and the circuits of a head."""
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 4.2, "activation patching")
-    panel(ax, 4.45, 4.4, "a head's circuits, from its weights")
-    _patched(ax)
-    _difference(ax)
-    random, match, copy = np.random.default_rng(2), np.zeros((12, 12)), np.eye(12)
-    match[7:9, 2:6] = 1  # some queries match some keys
-    noise = random.normal(0, 0.3, (2, 12, 12))
-    letters = "$E$", "$W_q$", r"$W_k^\top$", r"$E^\top$"
-    _circuit(ax, 1.72, "QK", letters, (QUERY, KEY), 1.3 * match + noise[0])
-    letters = "$E$", "$W_v$", "$W_o$", "$U$"
-    _circuit(ax, 0.83, "OV", letters, (VALUE, VALUE), 1.3 * copy + noise[1])
+    panel(ax, 0.15, 4.2, "activation patching", _patched)
+    panel(ax, 4.45, 4.4, "a head's circuits, from its weights", _circuits)
     note = "E: embeddings, U: output layer; norms left out, QK at one distance (RoPE)"
-    write(ax, 6.72, 0.19, note, 8)
-    write(ax, 2.32, 0.19, "the same model, the same story but for one word", 8)
-    return ax.figure
-
-
-RED, BLUE = HEADS[2], QUERY  # of the words red and blue
+    row(ax, 0.19, {6.72: note, 2.32: "the same model, the same story but for one word"})
 
 
 def _patched(ax):
-    """Draw two runs, and one head's output that is carried from one to the other."""
+    """Draw one head's output, carried from a run to another, and what it moves."""
+    red, blue = HEADS[2], QUERY
     for y, word, fill, bars in (
-        (2.0, "red", RED, (0.62, 0.1)),
-        (1.34, "blue", BLUE, (0.5, 0.18)),
+        (2.0, "red", red, (0.62, 0.1)),
+        (1.34, "blue", blue, (0.5, 0.18)),
     ):
-        write(ax, 0.3, y, "a", 9, ha="left")
+        row(ax, y, {0.3: "a", 0.86: "kite … had the"}, 9, ha="left")
         box(ax, 0.42, y - 0.11, 0.38, 0.22, word, fill)
-        write(ax, 0.86, y, "kite … had the", 9, ha="left")
-        arrow(ax, (1.86, y), (2.06, y))
+        arrows(ax, y, (1.86, 2.06), (2.96, 3.2))
         for head in range(8):
             at = 2.1 + 0.21 * (head % 4), y - 0.2 + 0.21 * (head // 4)
-            look = (MARKED, MARK) if head == 0 else (QUIET,)
-            box(ax, *at, 0.18, 0.18, "", *look)
-        arrow(ax, (2.96, y), (3.2, y))
-        for lift, name, colour, length in zip(
-            (0.1, -0.1), ("red", "blue"), (RED, BLUE), bars
-        ):
-            write(ax, 3.54, y + lift, name, 8, ha="right")
-            box(ax, 3.6, y + lift - 0.07, length, 0.14, "", colour)
+            box(ax, *at, 0.18, 0.18, "", **marked(head == 0))
+        column(ax, 3.54, {y + 0.1: "red", y - 0.1: "blue"}, ha="right")
+        for low, colour, length in zip((0.03, -0.17), (red, blue), bars):
+            box(ax, 3.6, y + low, length, 0.14, "", colour)
     arrow(ax, (2.19, 1.8), (2.19, 1.33), **FLOW)
     write(ax, 2.52, 1.67, "its output here: 1 × 32", 8, ha="left")
     write(ax, 2.51, 2.33, "2 × 4 heads", 8)
-
-
-def _difference(ax):
-    """Draw how the logit difference moves."""
-    y, zero = 0.78, 2.0
+    y, zero, blue, patched = 0.78, 2.0, 0.85, 3.79  # of the axis of logit differences
     arrow(ax, (0.35, y), (4.3, y))
     arrow(ax, (zero, y - 0.07), (zero, y + 0.07), head=False)
-    write(ax, zero, y - 0.16, "0", 8)
-    for x, name, side, shift in (
-        (0.85, "blue run", "center", 0),
-        (3.79, "patched", "right", 0.03),
-        (3.95, "red run", "left", -0.06),
-    ):
-        fill, edge = (MARKED, MARK) if name == "patched" else ("white", LINE)
-        circle(ax, x, y, 0.06, fill, edge)
-        write(ax, x + shift, y - 0.16, name, 8, ha=side)
-    start, end = (0.85, y + 0.06), (3.79, y + 0.06)
-    arrow(ax, start, (0.85, y + 0.17), (3.79, y + 0.17), end, **FLOW)
+    for x in (blue, patched, 3.95):
+        circle(ax, x, y, 0.06, **marked(x == patched, "white"))
+    row(ax, y - 0.16, {blue: "blue run", zero: "0"})
+    write(ax, 3.82, y - 0.16, "patched", 8, ha="right")
+    write(ax, 3.89, y - 0.16, "red run", 8, ha="left")
+    up = (blue, y + 0.06), (blue, y + 0.17)
+    arrow(ax, *up, (patched, y + 0.17), (patched, y + 0.06), **FLOW)
     write(ax, 2.32, 0.45, "logit difference:  red − blue", 8)
 
 
-def _circuit(ax, y, name, letters, colours, table):
+def _circuits(ax):
+    """Draw both circuits of a head, with what they make of pairs of tokens."""
+    match, copy = np.zeros((12, 12)), np.eye(12)
+    match[7:9, 2:6] = 1  # some queries match some keys
+    noise = np.random.default_rng(2).normal(0, 0.3, (2, 12, 12))
+    _circuit(ax, 1.72, "QK", (QUERY, KEY), 1.3 * match + noise[0])
+    _circuit(ax, 0.83, "OV", (VALUE, VALUE), 1.3 * copy + noise[1])
+
+
+def _circuit(ax, y, name, colours, table):
     """Draw a product of 4 matrices, the middle ones of one head, and their product."""
-    write(ax, 4.57, y, name, 9, ha="left", weight="bold")
-    x, cell = 5.15, 0.04
-    for letter, (rows, columns), size, colour, sign in zip(
-        letters,
-        ((12, 8), (8, 2), (2, 8), (8, 12)),
-        ("V × 128", "128 × 32", "32 × 128", "128 × V"),
-        (GREY, *colours, GREY),
-        "×××=",
+    write(ax, 4.57, y, name, ha="left", **BOLD)
+    qk, cell = name == "QK", 0.04
+    for x, letter, rows, columns, size, colour in (
+        (5.15, "$E$", 12, 8, "V × 128", GREY),
+        (5.88, "$W_q$" if qk else "$W_v$", 8, 2, "128 × 32", colours[0]),
+        (6.61, r"$W_k^\top$" if qk else "$W_o$", 2, 8, "32 × 128", colours[1]),
+        (7.34, r"$E^\top$" if qk else "$U$", 8, 12, "128 × V", GREY),
     ):
         at = x - columns * cell / 2, y - rows * cell / 2
         matrix(ax, *at, [[colour] * columns] * rows, cell)
-        write(ax, x, y + 0.34, letter, 9)
+        write(ax, x, y + 0.34, letter)
         write(ax, x, y - 0.35, size, 8)
-        write(ax, x + 0.36, y, sign, 10)
-        x += 0.73
-    row, column = ("query", "key") if name == "QK" else ("attended", "logit")
+    row(ax, y, {5.51: "×", 6.24: "×", 6.97: "×", 7.7: "="}, 10)
     matrix(ax, 8.06, y - 0.24, signed(table), cell)
-    write(ax, 7.96, y, row, 8, va="center", rotation=90)
-    write(ax, 8.3, y + 0.33, column, 8)
-    write(ax, 8.3, y - 0.35, "V × V", 8)
+    of_row, of_column = ("query", "key") if qk else ("attended", "logit")
+    write(ax, 7.96, y, of_row, 8, va="center", rotation=90)
+    column(ax, 8.3, {y + 0.33: of_column, y - 0.35: "V × V"})
 
 
 def recap_09():
-    """An encoder of 6 layers × 12 heads in matrices. Left: the weights of a head
-    between 6 subword tokens (6 × 6) become weights between 3 words (3 × 3): columns are
-    added, rows averaged. Middle: the largest weight of each row names a word, which is
-    compared with the grammatical head in the tree ("watched" is the root and has none);
-    the baseline is the best fixed offset. Right: the mean of a sentence's hidden states
-    (8 × 384) is one vector (384), and the cosine of two such vectors is the similarity
-    of their sentences.
-    """
+    """Draw how weights between tokens become statements on words and sentences."""
     ax = ground(HEIGHT)
-    panel(ax, 0.15, 3.5, "tokens → words")
-    panel(ax, 3.75, 2.4, "words → grammar")
-    panel(ax, 6.25, 2.6, "tokens → sentence")
-    _joined(ax)
-    _parsed(ax)
-    _averaged(ax)
+    panel(ax, 0.15, 3.5, "tokens → words", _joined)
+    panel(ax, 3.75, 2.4, "words → grammar", _parsed)
+    panel(ax, 6.25, 2.6, "tokens → sentence", _averaged)
     note = "6 layers × 12 heads = 72 heads   ·   384 features = 12 heads × 32   ·   "
     write(ax, 4.5, 0.19, f"{note}no causal mask: each token attends to all", 8)
-    return ax.figure
-
-
-PIECES = ["em", "##bed", "##ding", "##s", "help", "."]
 
 
 def _joined(ax):
     """Draw how weights between subword tokens become weights between words."""
-    random = np.random.default_rng(8)
-    tokens = softmax(random.normal(0, 1, (6, 6)) + 2 * np.eye(6, k=1))
+    scores = np.random.default_rng(8).normal(0, 1, (6, 6)) + 2 * np.eye(6, k=1)
+    tokens = softmax(scores)
     added = np.stack([tokens[:, :4].sum(1), tokens[:, 4], tokens[:, 5]], 1)
-    words = np.stack([added[:4].mean(0), added[4], added[5]])
+    averaged = np.stack([added[:4].mean(0), added[4], added[5]])
     cell, middle = 0.16, 1.42
-    for row, piece in enumerate(PIECES):
-        write(ax, 0.75, middle + (2.5 - row) * cell, piece, 8, ha="right")
-    for x, weights, size in (
-        (0.8, tokens, "6 × 6"),
-        (1.96, added, "6 × 3"),
-        (2.98, words, "3 × 3"),
-    ):
-        high, wide = cell * len(weights), cell * len(weights[0])
-        matrix(ax, x, middle - high / 2, viridis(weights), cell)
-        write(ax, x + wide / 2, 0.74, size, 8)
+    names(ax, 0.75, middle + 3 * cell, "em ##bed ##ding ##s help .".split(), cell)
+    for x, weights in ((0.8, tokens), (1.96, added), (2.98, averaged)):
+        matrix(ax, x, middle - len(weights) * cell / 2, viridis(weights), cell)
     box(ax, 0.8, middle - cell, 6 * cell, 4 * cell, "", "none", MARK)
-    for x, does in ((1.86, "columns\nadded"), (2.72, "rows\naveraged")):
-        write(ax, x, 2.16, does, 8)
-    arrow(ax, (1.78, middle), (1.94, middle))
-    arrow(ax, (2.46, middle), (2.96, middle))
+    row(ax, 0.74, {1.28: "6 × 6", 2.2: "6 × 3", 3.22: "3 × 3"})
+    row(ax, 2.16, {1.86: "columns\nadded", 2.72: "rows\naveraged"})
+    arrows(ax, middle, (1.78, 1.94), (2.46, 2.96))
 
 
 def _parsed(ax):
     """Draw the word that each row names, beside the tree, and the baseline."""
-    words = "She watched the stars".split()
     weights = np.array([[1, 5, 2, 2], [3, 3, 1, 3], [1, 5, 1, 3], [0.3, 9, 0.4, 0.3]])
     cell, left, middle = 0.18, 4.36, 1.5
     matrix(ax, left, middle - 2 * cell, viridis(weights / 10), cell)
-    write(ax, left + 2 * cell, 2.06, "4 × 4", 8)
-    write(ax, 5.41, 2.06, "largest", 8)
-    write(ax, 5.91, 2.06, "tree", 8)
-    for row, (word, found, tree) in enumerate(
-        zip(words, ("watched", "", "watched", "watched"), ("✓", "root", "✗", "✓"))
-    ):
-        y = middle + (1.5 - row) * cell
-        write(ax, left - 0.05, y, word, 8, ha="right")
-        write(ax, 5.41, y, found, 8)
+    names(ax, left - 0.05, middle + 2 * cell, "She watched the stars".split(), cell)
+    row(ax, 2.06, {left + 2 * cell: "4 × 4", 5.41: "largest", 5.91: "tree"})
+    for i, tree in enumerate(("✓", "root", "✗", "✓")):
+        y = middle + (1.5 - i) * cell
         write(ax, 5.91, y, tree, 8)
-        if found:
+        if tree != "root":
+            write(ax, 5.41, y, "watched", 8)
             box(ax, left + cell, y - cell / 2, cell, cell, "", "none", MARK)
-    for y, name, length in (
-        (0.82, "best head", 0.85),
-        (0.56, "best fixed offset", 0.4),
-    ):
-        fill, edge = (MARKED, MARK) if name == "best head" else (QUIET, LINE)
-        write(ax, 4.95, y, name, 8, ha="right")
-        box(ax, 5.02, y - 0.08, length, 0.16, "", fill, edge)
+    bar(ax, 5.02, 0.82, 0.85, "best head", True, 0.16, 0.07)
+    bar(ax, 5.02, 0.56, 0.4, "best fixed offset", False, 0.16, 0.07)
 
 
 def _averaged(ax):
     """Draw the mean of hidden states, and the similarity of two sentences."""
     random, cell = np.random.default_rng(4), 0.06
     same = random.normal(0, 0.6, 12)
-    for y, sentence, length in (
-        (1.65, "The weather is lovely today.", 8),
-        (0.72, "It’s so sunny outside!", 9),
+    for y, sentence, length, end in (
+        (1.65, "The weather is lovely today.", 8, 1.32),
+        (0.72, "It’s so sunny outside!", 9, 1.04),
     ):
         states = same + random.normal(0, 0.9, (length, 12))
         write(ax, 6.4, y + 0.42, sentence, 8, ha="left")
@@ -293,6 +197,5 @@ def _averaged(ax):
         arrow(ax, (7.18, y), (7.46, y))
         matrix(ax, 7.5, y - cell / 2, signed(states.mean(0)[None]), cell)
         write(ax, 7.86, y - 0.15, "384", 8)
-    for y in (1.65, 0.72):
-        arrow(ax, (8.26, y), (8.5, y), (8.5, 1.18 + (0.14 if y > 1 else -0.14)))
-    write(ax, 8.45, 1.19, "cosine 0.67", 9)
+        arrow(ax, (8.26, y), (8.5, y), (8.5, end))
+    write(ax, 8.45, 1.19, "cosine 0.67")

@@ -1,97 +1,57 @@
 """Draws what closes lessons 06, 10 and 11: language models, in matrices with sizes."""
 
-# ruff: noqa: F403, F405 (drawing is the vocabulary)
-
-import numpy as np
-
 from assets.diagrams.drawing import *
 
 STREAM = 1.12  # height of the residual stream in recap_06
-START = ["⏎", "There", "was", "a", "girl", "named"]  # how each story begins
+IDS = {"⏎": 1, "There": 27, "was": 105, "a": 31, "girl": 56, "named": 76}
+PIECES = {"cold": 4011, "morning": 5738, ",": 28, "Z": 1777, "orb": 4434, "ul": 336}
 
 
 def recap_06():
-    """The language model in matrices. The ids of 6 tokens choose rows of the embedding
-    table (V × 128): the residual stream (6 × 128). In each of 2 blocks,
-    attention with 4 heads (weights 4 × 6 × 6) adds to the stream, and then an MLP (128
-    to 512 to 128). Each gets the stream through a norm. After the last norm, the head
-    (128 × V) gives the logits (6 × V). The softmax of the last row gives the
-    probabilities of the next token.
-    """
+    """Draw the language model in matrices."""
     ax, cell = ground(3.3), 0.045
-    _embedded(ax, cell)
+    names(ax, 0.6, STREAM + 0.48, IDS, 0.16)
+    for i, number in enumerate(IDS.values()):
+        low = STREAM + 0.16 * (2 - i)
+        box(ax, 0.66, low, 0.34, 0.16, str(number), "white", size=8)
+    beside(ax, 0.83, STREAM - 0.48, 0.96, "ids", "6")
+    arrows(ax, STREAM, (1.02, 1.24), (1.67, 1.97))
+    chosen = (0, 4, 5, 9, 12, 17)
+    rows = [[MARKED if i in chosen else QUIET] * 8 for i in range(22)]
+    named(ax, 1.28, STREAM, rows, cell, "embeddings", "V × 128")
+    named(ax, 2.0, STREAM, [[MARKED] * 8] * 6, cell, "input", "6 × 128")
     box(ax, 2.6, 0.62, 4.2, 2.5, "", "white", MARK)
-    write(ax, 2.75, 2.98, "block  × 2", 10, ha="left", weight="bold")
+    write(ax, 2.75, 2.98, "block  × 2", 10, ha="left", **BOLD)
     arrow(ax, (2.38, STREAM), (6.95, STREAM), width=4, colour=STREAM_GREY)
-    write(ax, 4.7, 0.78, "residual stream:  6 × 128", 9)
-    _adds(ax, 2.75, 1.55, "attention, 4 heads")
-    random = np.random.default_rng(3)
-    scores = np.where(np.tri(6), random.normal(0, 1.3, (4, 6, 6)), -np.inf)
-    maps = [viridis(weights, np.tri(6, dtype=bool)) for weights in softmax(scores)]
-    stack(ax, 2.87, 2.14, maps, 0.043, 0.035)
-    write(ax, 3.09, 2.0, "4 × 6 × 6", 8)
-    arrow(ax, (3.37, 2.33), (3.6, 2.33))
+    write(ax, 4.7, 0.78, "residual stream:  6 × 128")
+    for x, width, name in ((2.75, 1.55, "attention, 4 heads"), (4.47, 2.18, "MLP")):
+        box(ax, x, 1.88, width, 0.96)
+        write(ax, x + 0.1, 2.7, name, ha="left", **BOLD)
+        norm, out = (x + 0.08, 1.45, 0.54, 0.22), x + width - 0.2
+        sublayer(ax, STREAM, norm, 1.88, out, gap=0.1, radius=0.11)
+        write(ax, out - 0.08, 1.55, "adds", 8, ha="right")
+    scores = np.random.default_rng(3).normal(0, 1.3, (4, 6, 6))
+    stack(ax, 2.87, 2.14, causal_maps(scores), 0.043, 0.035)
     merged = [colour for colour in HEADS for _ in range(2)]
-    matrix(ax, 3.65, 2.2, [merged] * 6, cell)
-    write(ax, 3.83, 2.0, "6 × 128", 8)
-    _adds(ax, 4.47, 2.18, "MLP")
-    matrix(ax, 4.57, 2.2, [[MARKED] * 32] * 6, cell)
-    write(ax, 5.29, 2.0, "6 × 512", 8)
-    arrow(ax, (6.04, 2.33), (6.18, 2.33))
-    matrix(ax, 6.2, 2.2, [[GREY] * 8] * 6, cell)
-    write(ax, 6.33, 2.0, "6 × 128", 8)
-    _predicted(ax, cell)
-    note = "6 tokens   ·   V tokens in the vocabulary   ·   embed_dim 128  =  4 heads "
-    note += "× head_dim 32   ·   MLP: × (128 × 512), GELU, × (512 × 128)"
-    write(ax, 4.5, 0.24, note, 8)
-    return ax.figure
-
-
-def _embedded(ax, cell):
-    """Draw the ids, the table that they choose rows of, and these rows."""
-    tall = 0.16
-    for row, (token, id_) in enumerate(zip(START, (1, 27, 105, 31, 56, 76))):
-        y = STREAM + (2.5 - row) * tall
-        write(ax, 0.6, y, token, 8, ha="right")
-        box(ax, 0.66, y - tall / 2, 0.34, tall, str(id_), "white", size=8)
-    beside(ax, 0.83, STREAM - 3 * tall, 6 * tall, "ids", "6")
-    arrow(ax, (1.02, STREAM), (1.24, STREAM))
-    rows = [[MARKED if row in (0, 4, 5, 9, 12, 17) else QUIET] * 8 for row in range(22)]
-    matrix(ax, 1.28, STREAM - 11 * cell, rows, cell)
-    beside(ax, 1.46, STREAM - 11 * cell, 22 * cell, "embeddings", "V × 128")
-    arrow(ax, (1.67, STREAM), (1.97, STREAM))
-    matrix(ax, 2.0, STREAM - 3 * cell, [[MARKED] * 8] * 6, cell)
-    beside(ax, 2.18, STREAM - 3 * cell, 6 * cell, "input", "6 × 128")
-
-
-def _adds(ax, x, width, name):
-    """Draw a part that takes the normed stream, and adds its output to the stream."""
-    box(ax, x, 1.88, width, 0.96, "", QUIET)
-    write(ax, x + 0.1, 2.7, name, ha="left", weight="bold")
-    arrow(ax, (x + 0.35, STREAM), (x + 0.35, 1.45))
-    box(ax, x + 0.08, 1.45, 0.54, 0.22, "norm", "white", size=8)
-    arrow(ax, (x + 0.35, 1.67), (x + 0.35, 1.88))
-    arrow(ax, (x + width - 0.2, 1.88), (x + width - 0.2, STREAM + 0.1))
-    plus(ax, x + width - 0.2, STREAM, MARKED, MARK, 0.11)
-    write(ax, x + width - 0.28, 1.55, "adds", 8, ha="right")
-
-
-def _predicted(ax, cell):
-    """Draw the last norm, the head, the logits, and what the last row of them says."""
+    for x, colours in ((3.65, merged), (4.57, [MARKED] * 32), (6.2, [GREY] * 8)):
+        matrix(ax, x, 2.2, [colours] * 6, cell)
+    arrows(ax, 2.33, (3.37, 3.6), (6.04, 6.18))
+    sizes = {3.09: "4 × 6 × 6", 3.83: "6 × 128", 5.29: "6 × 512", 6.33: "6 × 128"}
+    row(ax, 2.0, sizes)
     box(ax, 6.95, STREAM - 0.11, 0.46, 0.22, "norm", "white", size=8)
-    write(ax, 7.5, STREAM, "×", 11)
-    matrix(ax, 7.6, STREAM - 4 * cell, [[GREY] * 12] * 8, cell)
-    beside(ax, 7.87, STREAM - 4 * cell, 8 * cell, "head", "128 × V")
-    write(ax, 8.23, STREAM, "=", 11)
-    logits = np.random.default_rng(0).normal(0, 1, (6, 12)) / 1.5
-    matrix(ax, 8.33, STREAM - 3 * cell, signed(logits), cell)
-    beside(ax, 8.6, STREAM - 3 * cell, 6 * cell, "logits", "6 × V")
+    row(ax, STREAM, {7.5: "×", 8.23: "="}, 11)
+    named(ax, 7.6, STREAM, [[GREY] * 12] * 8, cell, "head", "128 × V")
+    logits = signed(np.random.default_rng(0).normal(0, 1, (6, 12)) / 1.5)
+    named(ax, 8.33, STREAM, logits, cell, "logits", "6 × V")
     arrow(ax, (8.6, 1.52), (8.6, 1.84))
     write(ax, 8.52, 1.68, "last row", 8, ha="right")
     box(ax, 8.25, 1.86, 0.66, 0.24, "softmax", "white", size=8)
     arrow(ax, (8.6, 2.1), (8.6, 2.42))
     box(ax, 8.25, 2.44, 0.66, 0.28, "Kim", MARKED, MARK)
-    write(ax, 8.55, 2.9, "next token", 9)
+    write(ax, 8.55, 2.9, "next token")
+    note = "6 tokens   ·   V tokens in the vocabulary   ·   embed_dim 128  =  4 heads "
+    note += "× head_dim 32   ·   MLP: × (128 × 512), GELU, × (512 × 128)"
+    write(ax, 4.5, 0.24, note, 8)
 
 
 # SmolLM2: 576 features are 18 columns, 2 for each head, and 3 heads share a colour
@@ -100,64 +60,44 @@ PARTS = [colour for colour in HEADS[:3] for _ in range(6)]
 
 
 def recap_10():
-    """One layer of SmolLM2, with a KV cache, in matrices. Prefill: the prompt x
-    (10 × 576) gives keys and values (3 × 10 × 64 each), which are kept, and queries
-    (9 × 10 × 64). The attention weights are 9 × 10 × 10, the heads' outputs 9 × 10 ×
-    64, and the output 10 × 576. Decode: the new token (1 × 576) adds a row to the
-    cache (3 × 11 × 64 each), and has 9 queries (9 × 1 × 64), weights 9 × 1 × 11,
-    outputs 9 × 1 × 64 and one row of output (1 × 576). 3 query heads share 1 KV head.
-    (Queries and keys are rotated by their positions, RoPE, before they are used or
-    kept.)
-    """
+    """Draw one layer of SmolLM2 with a KV cache: prefill and decode."""
     ax = ground(3.58)
-    for low, new, title in (
-        (1.95, 10, "prefill: 10 tokens at once"),
-        (0.36, 1, "decode: 1 token a step"),
-    ):
-        box(ax, 0.15, low, 8.7, 1.49, "", "white", MARK if new == 1 else LINE)
-        write(ax, 0.27, low + 1.33, title, 10, ha="left", weight="bold")
-        _cached(ax, low + 0.67, new)
+    box(ax, 0.15, 1.95, 8.7, 1.49, "", "white")
+    box(ax, 0.15, 0.36, 8.7, 1.49, "", "white", MARK)
+    titles = {3.28: "prefill: 10 tokens at once", 1.69: "decode: 1 token a step"}
+    column(ax, 0.27, titles, 10, ha="left", **BOLD)
+    _cached(ax, 2.62, 10)
+    _cached(ax, 1.03, 1)
     arrow(ax, (2.74, 2.0), (2.74, 1.58), **FLOW)
     note = "one of 30 layers   ·   3 query heads share 1 KV head   ·   cache: "
     note += "2 × 3 × 64 numbers per token and layer, 11,520 per token in 30 layers"
     write(ax, 4.5, 0.19, note, 8)
-    return ax.figure
 
 
 def _cached(ax, y, new):
     """Draw the attention of the new tokens, 10 or 1, with a cache; y is the middle."""
-    cell, kept = 0.036, "kept" if new == 10 else "added"
-    half = new * cell / 2
+    cell, half = 0.036, new * 0.018
     fill, length = (GREY, 10) if new == 10 else (MARKED, 11)
-    matrix(ax, 0.32, y - half, [[fill] * 18] * new, cell)
-    arrow(ax, (1.0, y), (1.4, y))
+    for x, features in ((0.32, [fill] * 18), (6.36, PARTS), (8.06, [fill] * 18)):
+        matrix(ax, x, y - half, [features] * new, cell)
+    arrows(ax, y, (1.0, 1.4), (3.95, 4.5), (5.92, 6.3))
     arrow(ax, (1.14, y), (1.14, y - 0.35), (3.73, y - 0.35), (3.73, y - 0.27))
     arrow(ax, (1.96, y), (2.3, y), **FLOW)
-    write(ax, 2.12, y + 0.13, kept, 8)
-    box(ax, 2.33, y - 0.25, 0.82, 0.52, "", QUIET)
+    row(ax, y + 0.13, {2.12: "kept" if new == 10 else "added", 6.1: "merge"})
+    write(ax, 4.22, y + 0.14, r"$q\,k^\top\!/\sqrt{64}$", 8)
+    write(ax, 4.22, y - 0.12, "softmax", 8)
+    box(ax, 2.33, y - 0.25, 0.82, 0.52)
     for at, into, colour in ((1.46, 2.48, KEY), (1.76, 2.86, VALUE)):
         _sheets(ax, at, y, [[[colour] * 2] * new] * 3, cell)
         rows = [[colour] * 2] * 10 + [[MARK] * 2] * (length - 10)
         _sheets(ax, into, y, [rows] * 3, cell)
     _sheets(ax, 3.63, y, [[[QUERY] * 2] * new] * 9, cell)
-    arrow(ax, (3.95, y), (4.5, y))
-    write(ax, 4.22, y + 0.14, r"$q\,k^\top\!/\sqrt{64}$", 8)
-    write(ax, 4.22, y - 0.12, "softmax", 8)
-    mask = np.tri(new, length, length - new, dtype=bool)
     scores = np.random.default_rng(new).normal(0, 1.5, (9, new, length))
-    weights = softmax(np.where(mask, scores, -np.inf))
-    maps = [viridis(each, mask) for each in weights]
-    _sheets(ax, 4.6, y, maps, cell, plain=QUIET)
-    write(ax, 5.3, y, r"$\times\,v$ =", 9)
-    heads = [[[colour] * 2] * new for colour in PARTS[::2]]
-    _sheets(ax, 5.58, y, heads, cell)
-    arrow(ax, (5.92, y), (6.3, y))
-    write(ax, 6.1, y + 0.13, "merge", 8)
-    matrix(ax, 6.36, y - half, [PARTS] * new, cell)
-    write(ax, 7.1, y, "×", 11)
+    _sheets(ax, 4.6, y, causal_maps(scores), cell, plain=QUIET)
+    _sheets(ax, 5.58, y, [[[colour] * 2] * new for colour in PARTS[::2]], cell)
     _out_proj(ax, 7.2, y, cell)
-    write(ax, 7.95, y, "=", 11)
-    matrix(ax, 8.06, y - half, [[fill] * 18] * new, cell)
+    write(ax, 5.3, y, r"$\times\,v$ =")
+    row(ax, y, {7.1: "×", 7.95: "="}, 11)
     for x, name, size in (
         (0.64, "$x$", f"{new} × 576"),
         (1.64, r"$k,\ v$", f"3 × {new} × 64 each"),
@@ -169,7 +109,7 @@ def _cached(ax, y, new):
         (7.52, "$W_o$", "576 × 576"),
         (8.38, "output", f"{new} × 576"),
     ):
-        write(ax, x, y + 0.44, name, 9)
+        write(ax, x, y + 0.44, name)
         write(ax, x, y - 0.5, size, 8)
 
 
@@ -188,120 +128,80 @@ def _sheets(ax, x, y, matrices, cell, plain=None):
         matrix(ax, x, y + lift - cell / 2, colours, cell)
 
 
-PIECES = {"cold": 4011, "morning": 5738, ",": 28, "Z": 1777, "orb": 4434, "ul": 336}
+def _out_proj(ax, x, y, cell=FINE):
+    """Draw W_o, with the rows of each group of heads in its colour; y is the middle."""
+    rows, size = [[colour] for colour in PARTS], 18 * cell
+    matrix(ax, x, y - size / 2, rows, size, tall=cell)
 
 
 def recap_11():
-    """SmolLM2 in matrices, for n tokens. The ids choose rows of the embeddings: this is
-    the residual stream, n × 576. In each of 30 blocks, the outputs of 9 heads are
-    merged, multiplied by W_o and added to the stream. Then the MLP adds its output. At
-    the end, the output layer gives the logits, n × 49,152. A: a hook changes the output
-    of one head, n × 64. Ablation puts zeros there, and patching puts the output of
-    another run there. B: the OV circuit of one head (lesson 02), whose last two
-    matrices, W_o and the output layer, are those of section 6. If the head attends to a
-    token, the token's vector is multiplied by W_v, by W_o and by the output layer. The
-    result says by how much the head raises or lowers each logit.
-    """
+    """Draw SmolLM2 in matrices, a change of one head, and an OV circuit."""
     ax = ground(4.2)
     _real_model(ax, 2.48)
-    for x, letter, title in (
-        (0.15, "A", "change one head's output"),
-        (4.55, "B", "the OV circuit of one head"),
-    ):
+    for x, name in ((0.15, "A"), (4.55, "B")):
         box(ax, x, 0.36, 4.3, 1.42, "", "white", MARK)
-        _letter(ax, x + 0.22, 1.6, letter)
-        write(ax, x + 0.4, 1.6, title, 10, ha="left", weight="bold")
+        letter(ax, x + 0.22, 1.6, name)
+    titles = {0.55: "change one head's output", 4.95: "the OV circuit of one head"}
+    row(ax, 1.6, titles, 10, ha="left", **BOLD)
     _changed(ax)
     _ov_path(ax, 1.02)
-    note = (
-        "n tokens   ·   49,152 in the vocabulary   ·   576 features = 9 heads × 64   "
-    )
-    note += "·   30 × 9 = 270 heads   ·   B: norms left out"
+    note = "n tokens   ·   49,152 in the vocabulary   ·   576 features = 9 heads × 64"
+    note += "   ·   30 × 9 = 270 heads   ·   B: norms left out"
     write(ax, 4.5, 0.19, note, 8)
-    return ax.figure
-
-
-def _letter(ax, x, y, letter):
-    """Draw the letter of a panel, which also stands in the model, where it belongs."""
-    box(ax, x - 0.1, y - 0.1, 0.2, 0.2, letter, MARKED, MARK, 8, weight="bold")
 
 
 def _real_model(ax, y):
     """Draw the whole model, from ids to logits; y is the height of its stream."""
-    for row, (token, id_) in enumerate(PIECES.items()):
-        at = y + (2.5 - row) * 0.145
-        write(ax, 0.66, at, token, 8, ha="right")
-        box(ax, 0.7, at - 0.072, 0.36, 0.145, str(id_), "white", size=8)
+    names(ax, 0.66, y + 0.435, PIECES, 0.145)
+    for i, number in enumerate(PIECES.values()):
+        low = y + 0.145 * (2.5 - i) - 0.072
+        box(ax, 0.7, low, 0.36, 0.145, str(number), "white", size=8)
     beside(ax, 0.88, y - 0.435, 0.87, "ids", "n")
-    arrow(ax, (1.09, y), (1.38, y))
-    rows = [[MARKED if row % 4 == 1 else QUIET] * 9 for row in range(24)]
+    arrows(ax, y, (1.09, 1.38), (1.72, 1.9))
+    rows = [[MARKED if i % 4 == 1 else QUIET] * 9 for i in range(24)]
     matrix(ax, 1.42, y - 12 * FINE, rows, FINE)
     beside(ax, 1.56, y - 12 * FINE, 24 * FINE, "embeddings", "49,152 × 576")
-    arrow(ax, (1.72, y), (1.9, y))
     matrix(ax, 1.93, y - 3 * FINE, [[MARKED] * 18] * 6, FINE)
-    write(ax, 2.2, y + 0.22, "input", 9)
-    write(ax, 2.2, y - 0.22, "n × 576", 8)
     box(ax, 2.62, 2.02, 4.1, 2.05, "", "white", MARK)
-    write(ax, 2.74, 2.17, "block × 30", 10, ha="left", weight="bold")
-    write(ax, 4.84, 2.17, "residual stream:  n × 576", 9)
+    write(ax, 2.74, 2.17, "block × 30", 10, ha="left", **BOLD)
+    write(ax, 4.84, 2.17, "residual stream:  n × 576")
     arrow(ax, (2.5, y), (6.86, y), width=4, colour=STREAM_GREY)
     _in_block(ax, y)
     box(ax, 6.86, y - 0.11, 0.42, 0.22, "norm", "white", size=8)
-    write(ax, 7.38, y, "×", 11)
+    row(ax, y, {7.38: "×", 8.05: "="}, 11)
     matrix(ax, 7.48, y - 9 * FINE, [[GREY] * 15] * 18, FINE)
     beside(ax, 7.71, y - 9 * FINE, 18 * FINE, "output layer", "576 × 49,152")
-    write(ax, 8.05, y, "=", 11)
     logits = np.random.default_rng(0).normal(0, 0.7, (6, 15))
     matrix(ax, 8.19, y - 3 * FINE, signed(logits), FINE)
-    write(ax, 8.43, y - 0.22, "n × 49,152", 8)
-    write(ax, 8.66, y + 0.22, "logits", 9)
+    row(ax, y + 0.22, {2.2: "input", 8.66: "logits"}, 9)
+    row(ax, y - 0.22, {2.2: "n × 576", 8.43: "n × 49,152"})
     arrow(ax, (8.42, y + 0.12), (8.42, y + 0.56))
     box(ax, 8.09, y + 0.58, 0.66, 0.24, "softmax", "white", size=8)
     arrow(ax, (8.42, y + 0.82), (8.42, y + 1.06))
     box(ax, 8.09, y + 1.08, 0.66, 0.28, "ax", MARKED, MARK)
-    write(ax, 8.02, y + 1.22, "next token", 9, ha="right")
+    write(ax, 8.02, y + 1.22, "next token", ha="right")
 
 
 def _in_block(ax, y):
     """Draw attention and the MLP, which read from the stream and add to it."""
     middle = y + 0.93
     for x, width, name in ((2.74, 2.86, "attention"), (5.7, 0.92, "MLP")):
-        box(ax, x, y + 0.46, width, 1.03, "", QUIET)
-        write(ax, x + 0.1, y + 1.35, name, ha="left", weight="bold")
-        arrow(ax, (x + 0.27, y), (x + 0.27, y + 0.15))
-        box(ax, x + 0.05, y + 0.15, 0.44, 0.2, "norm", "white", size=8)
-        arrow(ax, (x + 0.27, y + 0.35), (x + 0.27, y + 0.46))
-        arrow(ax, (x + width - 0.2, y + 0.46), (x + width - 0.2, y + 0.1))
-        plus(ax, x + width - 0.2, y, MARKED, MARK, 0.1)
-    mask = np.tri(6, dtype=bool)
+        box(ax, x, y + 0.46, width, 1.03)
+        write(ax, x + 0.1, y + 1.35, name, ha="left", **BOLD)
+        norm, out = (x + 0.05, y + 0.15, 0.44, 0.2), x + width - 0.2
+        sublayer(ax, y, norm, y + 0.46, out, gap=0.1, radius=0.1)
     scores = np.random.default_rng(3).normal(0, 1.4, (9, 6, 6))
-    weights = softmax(np.where(mask, scores, -np.inf))
-    maps = [viridis(each, mask) for each in weights]
-    _sheets(ax, 2.9, middle, maps, 0.036, plain=QUIET)
-    arrow(ax, (3.32, middle), (3.54, middle))
-    heads = [[[colour] * 2] * 6 for colour in PARTS[::2]]
-    _sheets(ax, 3.6, middle, heads, 0.036)
-    arrow(ax, (3.9, middle), (4.12, middle))
+    _sheets(ax, 2.9, middle, causal_maps(scores), 0.036, plain=QUIET)
+    arrows(ax, middle, (3.32, 3.54), (3.9, 4.12))
+    _sheets(ax, 3.6, middle, [[[colour] * 2] * 6 for colour in PARTS[::2]], 0.036)
     matrix(ax, 4.16, middle - 3 * FINE, [PARTS] * 6, FINE)
     write(ax, 4.81, middle, "×", 11)
     _out_proj(ax, 4.92, middle)
     matrix(ax, 5.8, middle - 3 * FINE, [[MARKED] * 24] * 6, FINE)
-    for x, letter in ((3.74, "A"), (5.19, "B")):
-        _letter(ax, x, y + 1.36, letter)
-    for x, size in (
-        (3.07, "9 × n × n"),
-        (3.74, "9 × n × 64"),
-        (4.43, "n × 576"),
-        (5.19, "576 × 576"),
-        (6.16, "n × 1,536"),
-    ):
-        write(ax, x, y + 0.56, size, 8)
-
-
-def _out_proj(ax, x, y, cell=FINE):
-    """Draw W_o, with the rows of each group of heads in its colour; y is the middle."""
-    rows, size = [[colour] for colour in PARTS], 18 * cell
-    matrix(ax, x, y - size / 2, rows, size, tall=cell)
+    letter(ax, 3.74, y + 1.36, "A")
+    letter(ax, 5.19, y + 1.36, "B")
+    sizes = {3.07: "9 × n × n", 3.74: "9 × n × 64", 4.43: "n × 576"}
+    row(ax, y + 0.56, sizes | {5.19: "576 × 576", 6.16: "n × 1,536"})
 
 
 def _changed(ax):
@@ -318,13 +218,12 @@ def _changed(ax):
     write(ax, 1.98, 0.47, "one head: n × 64 of n × 576", 8)
     write(ax, 2.6, 1.02, "×", 11)
     _out_proj(ax, 2.72, 1.02)
-    write(ax, 2.99, 1.41, "$W_o$", 9)
+    write(ax, 2.99, 1.41, "$W_o$")
     write(ax, 2.99, 0.63, "576 × 576", 8)
     arrow(ax, (3.75, 0.5), (3.75, 1.62), width=4, colour=STREAM_GREY)
     arrow(ax, (3.3, 1.02), (3.64, 1.02))
     plus(ax, 3.75, 1.02, MARKED, MARK, 0.1)
-    write(ax, 3.9, 1.02, "stream", 8, ha="left")
-    write(ax, 3.9, 1.5, "logits", 8, ha="left")
+    column(ax, 3.9, {1.02: "stream", 1.5: "logits"}, ha="left")
 
 
 def _ov_path(ax, y):
@@ -343,7 +242,7 @@ def _ov_path(ax, y):
         tall = FINE if len(colours) > 1 else 0.08
         low = y - len(colours) * tall / 2
         matrix(ax, x + (room - wide) / 2, low, colours, FINE, tall=tall)
-        write(ax, x + room / 2, y + 0.38, name, 9)
+        write(ax, x + room / 2, y + 0.38, name)
         write(ax, x + room / 2, y - 0.36, size, 8)
         write(ax, x + room + 0.17, y, sign, 11)
         x += room + 0.34

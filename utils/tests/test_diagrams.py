@@ -45,14 +45,14 @@ def test_each_can_be_drawn_again_and_no_other_is_stored(tmp_path, monkeypatch):
     plt.close("all")
     stored = {p.name for p in DIAGRAMS.iterdir() if p.suffix in {".svg", ".png"}}
     assert stored == {f"{name}.{end}" for name in names for end in ("svg", "png")}
-    again = (tmp_path / "diagrams.json").read_text("utf-8")
-    assert json.loads(again) == CAPTIONS and [*CAPTIONS] == names
+    assert names == [*CAPTIONS]
 
 
 def test_drawing_is_deterministic(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        save(transformer(1), tmp_path / name, "transformer_01", "An alt text.")
+        transformer(1)
+        save(plt.gcf(), tmp_path / name, "transformer_01", "An alt text.")
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 

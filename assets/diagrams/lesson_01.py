@@ -1,0 +1,164 @@
+"""Draws lesson 01 with its numbers: the projections, one query, then all queries."""
+
+from assets.diagrams.drawing import *
+
+EMBEDDINGS = [[1, *[0] * 7], [0, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 1, 0]]
+EMBEDDINGS += [[0, 0, 0, 0, 1, 0, 0, 0], EMBEDDINGS[0], [0, 1, 0, 0, 1, 0, 0, 1]]
+W_Q = [[3, 1, 0, 0], [0, 0, 4, 0], [0] * 4, [2, 2, 0, 0], [1, 0, 0, 2]] + 3 * [[0] * 4]
+QUERIES = (np.array(EMBEDDINGS) @ np.array(W_Q)).tolist()
+KEYS, VALUES = [e[1:5] for e in EMBEDDINGS], [e[5:] for e in EMBEDDINGS]
+FEATURES = "article noun alive verb place cat sit mat".split()
+KINDS = FEATURES[1:5]  # the columns of queries and keys
+CAT, SAT, VERB, SIT = 1, 2, 3, 6  # rows of tokens and of features
+
+
+def query_key_value():
+    """Draw how embeddings become queries, keys and values."""
+    ax, x, cell, top = ground(3.4), 0.65, 0.24, 2.2
+    names(ax, 0.6, top, TOKENS, cell, [SAT])
+    names(ax, 3.37, top, FEATURES, cell, [VERB, SIT])
+    row(ax, top - 3 * cell, {2.71: r"$\times$", 4.55: "="}, 13)
+    for name, rows, colour, columns, framed, gap in (
+        ("embeddings $x$", EMBEDDINGS, "white", FEATURES, [SAT], 0.85),
+        ("$W_q$", W_Q, QUIET, KINDS, [VERB, SIT], 0.34),
+        ("queries $q$", QUERIES, QUERY, KINDS, [SAT], 0.7),
+        ("keys $k$", KEYS, KEY, KINDS, [SAT], 0.5),
+        ("values $v$", VALUES, VALUE, FEATURES[5:], [SAT], 0),
+    ):
+        end = numbered(ax, x, top, rows, colour, cell, framed=framed)
+        for j, text in enumerate(columns):
+            at = x + (j + 0.5) * cell, top + 0.06
+            write(ax, *at, text, 8, rotation=90, va="bottom")
+        write(ax, (x + end) / 2, 3.2, name, 10, **BOLD)
+        write(ax, (x + end) / 2, 3.0, rf"${len(rows)} \times {len(rows[0])}$", 8)
+        x = end + gap
+    row(ax, 0.56, {5.2: r"$x\,W_q$", 6.86: r"$x\,W_k$", 8.2: r"$x\,W_v$"}, 10)
+    meanings = {5.2: "what it looks for", 6.86: "how it is found"}
+    row(ax, 0.36, meanings | {8.2: "what it passes on"})
+
+
+# --- one query: the first section ---
+
+CELL, TOP, MIDDLE = 0.26, 2.12, 1.22
+HEIGHTS = [TOP - 0.3 * (row + 0.5) for row in range(6)]
+
+
+def one_query():
+    """Draw all steps of the query of sat."""
+    ax, scores = ground(2.72), np.array(KEYS) @ QUERIES[SAT]
+    _scores(ax, SAT, scores, "1 scores", r"$q \cdot k$", MARK)
+    _weights(ax, 4.4, scores, "2 weights", MARK)
+    _head(ax, 7.05, "values", "cat, sit, mat")
+    _head(ax, 8.33, "3 output", "of sat", MARK)
+    for y, value, weight in zip(HEIGHTS, VALUES, softmax(scores)):
+        write(ax, 6.5, y, r"$\times$", 10)
+        _vector(ax, 6.66, y, value, VALUE)
+        arrow(ax, (7.44, y), (7.84, MIDDLE), head=False, width=0.5 + 6 * weight)
+    _vector(ax, 7.84, MIDDLE, (softmax(scores) @ VALUES).round(2), VALUE, 0.33)
+
+
+def one_query_masked():
+    """Draw the query of cat under the causal mask."""
+    ax, scores = ground(2.72), np.array(KEYS) @ QUERIES[CAT] / 2  # the root of 4
+    masked = np.where(np.arange(6) <= CAT, scores, -np.inf)
+    _scores(ax, CAT, scores, "scores", r"$q \cdot k\; /\, \sqrt{d_k}$")
+    _head(ax, 4.95, "masked", "−∞ if hidden", MARK)
+    for y, score in zip(HEIGHTS, masked):
+        arrows(ax, y, (3.75, 4.58), (5.32, 6.05), width=0.8)
+        hidden = np.isinf(score)
+        matrix(ax, 4.65, y - CELL / 2, [[None if hidden else "white"]], 0.6, LINE, CELL)
+        if hidden:
+            box(ax, 4.79, y - 0.09, 0.32, 0.18, "", PALE, PALE)
+        write(ax, 4.95, y, "−∞" if hidden else f"{score:g}", 10)
+    _weights(ax, 6.45, masked, "weights")
+
+
+def _scores(ax, token, scores, name, below, colour=INK):
+    """Draw the query of a token, the keys, and the scores."""
+    _head(ax, 0.72, "query", f"of {TOKENS[token]}")
+    _vector(ax, 0.2, MIDDLE, QUERIES[token], QUERY)
+    _head(ax, 2.52, "keys", "")
+    _head(ax, 3.55, name, below, colour)
+    for token, y, key, score in zip(TOKENS, HEIGHTS, KEYS, scores):
+        arrow(ax, (1.24, MIDDLE), (1.6, y), head=False, width=0.8)
+        write(ax, 1.94, y, token, ha="right")
+        _vector(ax, 2.0, y, key, KEY)
+        arrow(ax, (3.1, y), (3.36, y), width=0.8)
+        write(ax, 3.55, y, f"{score:g}", 10, **BOLD if score == max(scores) else {})
+
+
+def _weights(ax, x, scores, name, colour=INK):
+    """Draw the exponentials, in the column at x, and the weights."""
+    weights = softmax(scores)
+    _head(ax, x, "$e^s$", "")
+    _head(ax, x + 1.1, name, "÷ their sum", colour)
+    for y, score, weight in zip(HEIGHTS, scores, weights):
+        if x < 5:  # no column stands between the scores and this one
+            arrow(ax, (3.75, y), (4.05, y), width=0.8)
+        write(ax, x + 0.2, y, f"{np.exp(score):.1f}", ha="right")
+        arrow(ax, (x + 0.32, y), (x + 0.58, y), width=0.8)
+        if weight:
+            box(ax, x + 0.66, y - 0.09, max(weight, 0.03), 0.18, "", MARKED)
+        font = BOLD if weight == max(weights) else {}
+        write(ax, x + 0.72 + weight, y, f"{weight:.2f}", 10, ha="left", **font)
+    write(ax, x + 0.2, 0.2, f"sum {np.exp(scores).sum():.1f}", 8, ha="right")
+
+
+def _head(ax, x, name, below, colour=INK):
+    """Write what a column is; the name of a new one has its colour."""
+    write(ax, x, 2.46, name, 10, color=colour, **BOLD)
+    write(ax, x, 2.26, below, 8)
+
+
+def _vector(ax, x, y, numbers, colour, cell=CELL):
+    """Draw a vector with its numbers, y its middle."""
+    numbered(ax, x, y + CELL / 2, [numbers], colour, cell, CELL)
+
+
+# --- all queries: the recap ---
+
+SMALL, UPPER, LOWER = 0.23, 4.08, 2.06  # upper edges of both rows of matrices
+
+
+def recap_01():
+    """Draw attention in matrices, with the numbers of the sentence."""
+    ax, scores = ground(4.6), np.array(QUERIES) @ np.array(KEYS).T
+    weights = softmax(scores / 2)
+    wide, x = 0.31, 1.0
+    names(ax, 0.95, UPPER, TOKENS, SMALL, [SAT])
+    arrow(ax, (2.99, UPPER - 3 * SMALL), (4.19, UPPER - 3 * SMALL))
+    write(ax, 3.59, UPPER - 3 * SMALL + 0.14, r"$\times\ W_q,\ W_k,\ W_v$")
+    for name, rows, fill, shape, gap in (
+        ("embeddings $x$", EMBEDDINGS, "white", "L × E", 1.6),
+        (r"$Q = x\,W_q$", QUERIES, QUERY, "L × d_k", 0.55),
+        (r"$K = x\,W_k$", KEYS, KEY, "S × d_k", 0.55),
+        (r"$V = x\,W_v$", VALUES, VALUE, "S × d_v", 0),
+    ):
+        x = _shaped(ax, x, UPPER, rows, fill, name, shape) + gap
+    names(ax, 0.6, LOWER, TOKENS, SMALL, [SAT])
+    x = 0.65
+    for name, rows, fill, cell, shape, then in (
+        (r"scores $QK^\top$", scores, viridis(scores / 4), SMALL, "L × S", "÷ √4"),
+        ("scaled scores", scores / 2, viridis(scores / 8), SMALL, "L × S", "softmax"),
+        ("weights", weights, viridis(weights), wide, "L × S", "×"),
+        ("$V$", VALUES, VALUE, SMALL, "S × d_v", "="),
+        ("output", weights @ np.array(VALUES), VALUE, wide, "L × d_v", ""),
+    ):
+        x = _shaped(ax, x, LOWER, rows, fill, name, shape, cell)
+        if len(then) > 1:
+            arrow(ax, (x + 0.06, LOWER - 3 * SMALL), (x + 0.56, LOWER - 3 * SMALL))
+            write(ax, x + 0.31, LOWER - 3 * SMALL + 0.14, then, 8)
+        else:
+            write(ax, x + 0.14, LOWER - 3 * SMALL, then, 13)
+        x += 0.64 if len(then) > 1 else 0.28
+    note = "with a mask, each hidden score becomes −∞ before the softmax"
+    write(ax, 4.5, 0.17, note, 8)
+
+
+def _shaped(ax, x, top, rows, fill, name, shape, cell=SMALL) -> float:
+    """Draw a matrix with its numbers, its name and its size; return its right edge."""
+    end = numbered(ax, x, top, rows, fill, cell, SMALL, [SAT])
+    write(ax, (x + end) / 2, top + 0.18, name, 10, **BOLD)
+    size = f"${shape}$".replace("×", r"\times") + f"  =  6 × {len(rows[0])}"
+    write(ax, (x + end) / 2, top - 6 * SMALL - 0.17, size, 8)
+    return end
