@@ -334,26 +334,6 @@ class OnlySaysCausal(Stacked):
         return super().weigh(scores, seen)
 
 
-class RelativeShift(Stacked):
-    """Transformer-XL: an unusual shift gives the scores of distances.
-
-    Above the diagonal it gives those of the next query; a causal mask hides them.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.positions = nn.Linear(E, E)
-
-    def forward(self, x, mask):
-        q, k, v = map(self.split, self.parts(x))
-        n = x.shape[1]
-        far = sinusoidal(n, E).flip(0).to(x)
-        scores = q @ self.split(self.positions(far)[None]).mT
-        scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
-        weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
-        return self.out(self.merge(weights @ v))
-
-
 # a norm that computes in single precision by force, as in CLIP
 NormInSingle = variant(
     "Norm", nn.LayerNorm, forward=lambda self, x: F.layer_norm(x.float(), (E,)).to(x)
@@ -625,6 +605,27 @@ RIGHT = [
     if isinstance(x, type) and nn.Module in x.mro() and x is not NormInSingle
 ]  # fmt: skip
 
+
+class RelativeShift(Stacked):
+    """Transformer-XL: an unusual shift gives the scores of distances.
+
+    Above the diagonal it gives those of the next query; a causal mask hides them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Linear(E, E)
+
+    def forward(self, x, mask):
+        q, k, v = map(self.split, self.parts(x))
+        n = x.shape[1]
+        far = sinusoidal(n, E).flip(0).to(x)
+        scores = q @ self.split(self.positions(far)[None]).mT
+        scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
+        weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
+        return self.out(self.merge(weights @ v))
+
+
 # --- wrong ---
 
 
@@ -772,9 +773,14 @@ class SeesMoreBesideDropout(SeesMoreInTraining):
         return F.dropout(super().weigh(scores, mask), self.dropout, self.training)
 
 
+# beside what is in single precision, another scale is seen
+TableWideScale = variant("TableWideScale", SingleTable, scale=lambda self, q: E**-0.5)
 # all queries get the mask of the first one
 MaskOfFirstQuery = variant(
     "MaskOfFirstQuery", hide=lambda self, s, m: Stacked.hide(self, s, m[..., :1, :])
+)
+FirstQueryUnscaled = variant(
+    "FirstQueryUnscaled", MaskOfFirstQuery, scale=lambda self, q: 1.0
 )
 # of a mask for each text without an axis of heads, the first is taken
 FirstMaskForAll = variant(

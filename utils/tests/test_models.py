@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from utils.attention import causal_mask, padding_mask, scaled_dot_product_attention
 from utils.baselines import untrained_copy
@@ -19,16 +19,8 @@ from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
 from utils.pretrained import bert, llama
-from utils.recording import ablate
-from utils.tests.helpers import (
-    SCHEMES,
-    gradients,
-    normal,
-    results,
-    scheme_of,
-    their_llama,
-    their_results,
-)
+from utils.recording import ablate, record_attention
+from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 
 B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 PADDED = padding_mask([L, 1, 4])
@@ -171,6 +163,52 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
 
 
 # --- a small BERT and a small Llama against `transformers` ---
+
+
+def results(model, ids, mask=None):
+    """Return what our encoder or language model gives: result, states, attention."""
+    inputs = (ids,) if mask is None else (ids, mask)
+    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
+    return [model(*inputs), *states, *record_attention(model, *inputs)]
+
+
+def their_results(model, ids, mask=None):
+    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
+    mask = None if mask is None else mask[:, 0, 0].long()
+    options = {"output_attentions": True, "output_hidden_states": True}
+    found = model(ids, attention_mask=mask, **options)
+    if hasattr(found, "logits"):
+        return [found.logits, *found.attentions]
+    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
+
+
+def their_llama(stored, **config):
+    """Return the Llama of `transformers` with weights of a GGUF file.
+
+    Its layout is "half": each head's rows of queries and keys 0, 2, 4, ... come first.
+    """
+    model = LlamaForCausalLM(LlamaConfig(attn_implementation="eager", **config))
+    half_dim = config["hidden_size"] // config["num_attention_heads"] // 2
+    weights = {}
+    for name, weight in stored.items():
+        *block, part, _ = name.split(".")
+        if part in ("attn_q", "attn_k"):
+            pairs = weight.unflatten(0, (-1, half_dim, 2))
+            weight = pairs.transpose(1, 2).flatten(0, 2)
+        layer = f"layers.{block[1]}." if block else ""
+        weights[f"model.{layer}{GGUF[part]}.weight"] = weight
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+GGUF = {  # names in the file -> those of `transformers`
+    "token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
 
 
 @functools.cache
