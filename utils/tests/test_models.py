@@ -15,6 +15,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from utils.attention import causal_mask, padding_mask, scaled_dot_product_attention
 from utils.baselines import untrained_copy
+from utils.exercises import EXERCISES
 from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
@@ -304,33 +305,22 @@ def test_compiles_whole(kind):
 # --- your own functions in their place ---
 
 
-def my_attention(query, key, value, mask):
-    assert mask.shape == (*query.shape[:-1], key.shape[-2])  # an entry for each score
-    scores = query @ key.mT / query.shape[-1] ** 0.5
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
-    return weights.nan_to_num() @ value  # 0 where a query may attend to nothing
-
-
-def my_layer(x, w_q, w_k, w_v, w_o, num_heads):
-    heads = []
-    for q, k, v in zip(*((x @ w.mT).chunk(num_heads, -1) for w in (w_q, w_k, w_v))):
-        heads.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v)
-    return torch.cat(heads, dim=-1) @ w_o.mT
-
-
-def my_turn(x, positions, base):
-    pairs = x.shape[-1] // 2
-    angles = positions[:, None] * base ** (-torch.arange(pairs) / pairs)
-    a, b, cos, sin = *x.chunk(2, dim=-1), angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-
-
-MINE = {"attention": my_attention, "layer": my_layer, "turn": my_turn}
+MINE = {"attention": "1.2", "layer": "2.2", "turn": "5.2"}  # the printed solutions
+MINE = {name: EXERCISES[number].reference for name, number in MINE.items()}
+my_attention, my_layer, my_turn = MINE.values()
 
 
 def watched(names, calls):
     """Return functions of mine that write down their names when they are called."""
-    return {n: lambda *x, n=n: (calls.append(n), MINE[n](*x))[1] for n in names}
+
+    def watch(name, *given):
+        if name == "attention":  # its mask has an entry for each score
+            query, key, _, mask = given
+            assert mask.shape == (*query.shape[:-1], key.shape[-2])
+        calls.append(name)
+        return MINE[name](*given)
+
+    return {name: functools.partial(watch, name) for name in names}
 
 
 def encoder():
