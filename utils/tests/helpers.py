@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from utils import positions
 from utils.attention import scaled_dot_product_attention
 from utils.pretrained import find_smollm2
-from utils.recording import record_attention
 
 # --- what is drawn ---
 
@@ -54,64 +53,6 @@ def scheme_of(name, seed=0):
     for table in scheme.parameters():
         nn.init.normal_(table)
     return scheme
-
-
-def results(model, ids, mask=None):
-    """Return what our encoder or language model gives: result, states, attention."""
-    inputs = (ids,) if mask is None else (ids, mask)
-    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
-    return [model(*inputs), *states, *record_attention(model, *inputs)]
-
-
-def their_results(model, ids, mask=None):
-    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
-    mask = None if mask is None else mask[:, 0, 0].long()
-    options = {"output_attentions": True, "output_hidden_states": True}
-    found = model(ids, attention_mask=mask, **options)
-    if hasattr(found, "logits"):
-        return [found.logits, *found.attentions]
-    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
-
-
-def their_llama(stored, **config):
-    """Return the Llama of `transformers` with weights (float32) of a GGUF file.
-
-    Its layout is "half": each head's rows of queries and keys 0, 2, 4, ... come first.
-    """
-    from transformers import LlamaConfig, LlamaForCausalLM  # it takes seconds
-
-    options = LlamaConfig(attn_implementation="eager", **config)
-    with torch.device("meta"):  # weights that are drawn for nothing take seconds
-        model = LlamaForCausalLM(options).eval()
-    head_dim = config["hidden_size"] // config["num_attention_heads"]
-    weights = {}
-    for name, weight in stored.items():
-        *block, part, _ = name.split(".")
-        if part in ("attn_q", "attn_k"):
-            pairs = weight.unflatten(0, (-1, head_dim // 2, 2))
-            weight = pairs.transpose(1, 2).flatten(0, 2)
-        layer = f"layers.{block[1]}." if block else ""
-        weights[f"model.{layer}{GGUF[part]}.weight"] = weight
-    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    model.load_state_dict(weights, assign=True)
-    model.tie_weights()
-    model.model.rotary_emb = type(model.model.rotary_emb)(options)
-    return model
-
-
-GGUF = {  # names in the file -> those of `transformers`
-    "token_embd": "embed_tokens",
-    "output_norm": "norm",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 
 
 def gradients(loss, module):

@@ -15,15 +15,27 @@ LOW = -math.inf
 
 
 class Stacked(nn.Module):
-    """One stacked projection; what is wrong overrides one method."""
+    """One stacked projection; what is wrong, or done otherwise, overrides one method.
 
-    def __init__(self, embed_dim=E, num_heads=H, bias=True):
+    own: shapes of further parameters; biased: the projection has a bias, which is
+    drawn; small: a factor that makes all weights small, and the other bias 0.
+    """
+
+    own, biased, small = {}, True, None
+
+    def __init__(self, embed_dim=E, num_heads=H):
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=bias)
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=self.biased)
         self.out = nn.Linear(embed_dim, embed_dim)
-        if bias:
+        if self.biased:
             nn.init.normal_(self.qkv.bias)
+        for name, shape in self.own.items():
+            setattr(self, name, nn.Parameter(torch.randn(shape)))
+        if self.small:
+            self.qkv.weight.data *= self.small
+            self.out.weight.data *= self.small
+            nn.init.zeros_(self.out.bias)
 
     def split(self, x):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -53,6 +65,11 @@ class Stacked(nn.Module):
 
     def forward(self, x, mask=None):
         return self.out(self.attend(x, mask))
+
+
+def variant(name, base=Stacked, **methods):
+    """Return a class: a layer with other methods."""
+    return type(name, (base,), methods)
 
 
 # --- right ---
@@ -154,7 +171,7 @@ def seeing(name, pattern):
         seen = pattern(torch.ones(scores.shape[-2:])).bool()
         return Stacked.weigh(self, scores, seen if mask is None else seen & mask)
 
-    return type(name, (Stacked,), {"weigh": weigh})
+    return variant(name, weigh=weigh)
 
 
 Causal = seeing("Causal", torch.tril)
@@ -168,19 +185,17 @@ Prefix = seeing(
 class Sink(Stacked):
     """A learned logit in the softmax that belongs to no token."""
 
-    def __init__(self):
-        super().__init__()
-        self.sink = nn.Parameter(torch.randn(H, 1, 1))
+    own = {"sink": (H, 1, 1)}
 
     def softmax(self, scores):
         sink = self.sink.expand(len(scores), -1, scores.shape[-2], 1)
         return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
 
 
-def turned(heads, by=1.0):
-    """Return heads (batch, heads, length, D) rotated as by RoPE, or by -1 back."""
+def turned(heads):
+    """Return heads (batch, heads, length, D) rotated as by RoPE."""
     angles = torch.arange(heads.shape[2])[:, None] / 10.0 ** torch.arange(D // 2)
-    return positions.rotate_pairs(heads, by * angles.to(heads))
+    return positions.rotate_pairs(heads, angles.to(heads))
 
 
 def rotary(self, x):
@@ -189,32 +204,8 @@ def rotary(self, x):
     return [Stacked.merge(self, y) for y in (turned(q), turned(k), v)]
 
 
-class RotarySink(Sink):
-    """Positions and a sink in both directions, as GPT-OSS without a mask."""
-
-    parts = rotary
-
-
-class RotaryValues(Stacked):
-    """Values are rotated, too, and the heads are rotated back."""
-
-    def attend(self, x, mask=None):
-        q, k, v = (turned(self.split(part)) for part in self.parts(x))
-        return self.merge(turned(self.weigh(q @ k.mT * self.scale(q), mask) @ v, -1.0))
-
-
-class RotaryRegisters(Stacked):
-    """Two tokens of its own stand before the text, and there are positions."""
-
-    parts = rotary
-
-    def __init__(self):
-        super().__init__()
-        self.registers = nn.Parameter(torch.randn(2, E))
-
-    def forward(self, x):
-        own = self.registers.expand(len(x), -1, -1)
-        return super().forward(torch.cat([own, x], dim=1))[:, 2:]
+# positions and a sink in both directions, as GPT-OSS without a mask
+RotarySink = variant("RotarySink", Sink, parts=rotary)
 
 
 class OnlyFirst(Stacked):
@@ -225,9 +216,7 @@ class OnlyFirst(Stacked):
 
 
 class AddedPositions(Stacked):
-    def __init__(self):
-        super().__init__()
-        self.pos_embedding = nn.Parameter(torch.randn(1, 32, E))
+    own = {"pos_embedding": (1, 32, E)}
 
     def forward(self, x, mask=None):
         return super().forward(x + self.pos_embedding[:, : x.shape[1]], mask)
@@ -262,14 +251,6 @@ class NormThenPositions(Stacked):
     def forward(self, x):
         y = super().forward(self.norm(x) + sinusoidal(x.shape[1], E).to(x))
         return x + self.norm_out(y)
-
-
-class NormByHand(Stacked):
-    """No module is named after the norm that comes before the positions."""
-
-    def forward(self, x):
-        x = x / x.square().mean(dim=-1, keepdim=True).sqrt()
-        return super().forward(x + sinusoidal(x.shape[1], E).to(x))
 
 
 class Convolution(Stacked):
@@ -308,16 +289,6 @@ class Shift(AfterNorm):
         return super().parts(self.shift(x))
 
 
-class ShiftBothWays(Shift):
-    """Another part comes from the token after; every token sees every token."""
-
-    weigh = Stacked.weigh
-
-    def shift(self, x):
-        a, b, c = x.chunk(3, dim=-1)
-        return torch.cat([F.pad(a, self.before), F.pad(b, (0, 0, -1, 1)), c], dim=-1)
-
-
 class OnlySaysCausal(Stacked):
     """Any mask means "causal", whatever it says, as in Whisper."""
 
@@ -326,66 +297,28 @@ class OnlySaysCausal(Stacked):
         return super().weigh(scores, seen)
 
 
-class RelativeShift(Stacked):
-    """Transformer-XL: an unusual shift gives the scores of distances.
-
-    Above the diagonal it gives those of the next query; a causal mask hides them.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.positions = nn.Linear(E, E)
-
-    def forward(self, x, mask):
-        q, k, v = map(self.split, self.parts(x))
-        n = x.shape[1]
-        far = sinusoidal(n, E).flip(0).to(x)
-        scores = q @ self.split(self.positions(far)[None]).mT
-        scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
-        weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
-        return self.out(self.merge(weights @ v))
-
-
-class SingleNorm(AfterNorm):
-    """Its norm computes in single precision by force, as in CLIP."""
-
-    class Norm(nn.LayerNorm):
-        def forward(self, x):
-            return super().forward(x.float()).to(x.dtype)
-
-    def __init__(self):
-        super().__init__()
-        self.norm = self.Norm(E)
-
-
 class SingleTable(Stacked):
     """A table in single precision that is no buffer, so that no copy turns it."""
 
-    def __init__(self):
-        super().__init__()
-        self.table = torch.eye(E)
-
     def forward(self, x, mask=None):
-        return super().forward(x @ self.table, mask)
+        return super().forward(x @ torch.eye(E), mask)
 
 
 class TinyScale(Stacked):
     """A residual connection to which hardly anything is added yet (LayerScale)."""
 
+    gain = torch.full((E,), 1e-9)
+
     def __init__(self):
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((E,), 1e-9))
+        self.gamma = nn.Parameter(self.gain.clone())
 
     def forward(self, x, mask=None):
         return x + self.gamma * super().forward(x, mask)
 
 
-class FromZero(TinyScale):
-    """One number that begins as 0 lets the attention in, as in ReZero."""
-
-    def __init__(self):
-        super().__init__()
-        self.gamma = nn.Parameter(torch.zeros(1))
+# one number that begins as 0 lets the attention in, as in ReZero
+FromZero = variant("FromZero", TinyScale, gain=torch.zeros(1))
 
 
 class TwoInputs(nn.TransformerDecoderLayer):
@@ -408,22 +341,8 @@ class Closure(Stacked):
         return self.drop(super().forward(self.before(x), mask))
 
 
-class Sigmoid(Stacked):
-    """Each weight is a sigmoid of its score: the sum grows with the text."""
-
-    def softmax(self, scores):
-        return scores.sigmoid()
-
-
-class SmallSigmoid(Stacked):
-    """Weights so small that each sigmoid is a quarter: four heads have a sum of one."""
-
-    def __init__(self):
-        super().__init__()
-        self.qkv.weight.data *= 0.02
-
-    def softmax(self, scores):
-        return (scores - math.log(3)).sigmoid()
+# each weight is a sigmoid of its score: the sum grows with the text
+Sigmoid = variant("Sigmoid", softmax=lambda self, scores: scores.sigmoid())
 
 
 class ScaleInSingle(Stacked):
@@ -481,12 +400,8 @@ class WiderHeads(Stacked):
         return self.w_q(x), self.w_k(x), self.w_v(x)
 
 
-class NarrowHeads(WiderHeads):
-    sizes = 12, 12, 12
-
-
-class NarrowKeys(WiderHeads):
-    sizes = 12, 12, 24
+NarrowHeads = variant("NarrowHeads", WiderHeads, sizes=(12, 12, 12))
+NarrowKeys = variant("NarrowKeys", WiderHeads, sizes=(12, 12, 24))
 
 
 class KeyPadding(Stacked):
@@ -495,19 +410,6 @@ class KeyPadding(Stacked):
     def forward(self, x, key_padding_mask=None):
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
         return super().forward(x, mask)
-
-
-class ExtraKey(nn.Module):
-    """nn.MultiheadAttention with an extra key, and another output matrix."""
-
-    def __init__(self):
-        super().__init__()
-        options = {"add_bias_kv": True, "batch_first": True}
-        self.attention = nn.MultiheadAttention(E, H, **options)
-        self.proj = nn.Linear(E, E)
-
-    def forward(self, x):
-        return self.proj(self.attention(x, x, x)[0])
 
 
 class ZeroPadding(KeyPadding):
@@ -546,9 +448,7 @@ class ShownAsOne(Stacked):
 class BiasElsewhere(Stacked):
     """A bias is added to the queries after the split, the same for each head."""
 
-    def __init__(self):
-        super().__init__()
-        self.bias = nn.Parameter(torch.randn(D))
+    own = {"bias": (D,)}
 
     def parts(self, x):
         q, k, v = super().parts(x)
@@ -564,8 +464,7 @@ class DropsPaths(Stacked):
 class SharpCosines(Stacked):
     """Scores are cosines times 100, however small the tokens are, as in Swin v2."""
 
-    def __init__(self):
-        super().__init__(bias=False)
+    biased = False
 
     def split(self, x):
         return F.normalize(super().split(x), dim=-1)
@@ -574,16 +473,8 @@ class SharpCosines(Stacked):
         return 100.0
 
 
-class SmallRotary(Causal):
-    """Weights so small that the scores, and so their positions, hardly count."""
-
-    def __init__(self):
-        super().__init__(bias=False)
-        self.qkv.weight.data *= 0.05
-        self.out.weight.data *= 0.05
-        nn.init.zeros_(self.out.bias)
-
-    parts = rotary
+# weights so small that the scores, and so their positions, hardly count
+SmallRotary = variant("SmallRotary", Causal, biased=False, small=0.05, parts=rotary)
 
 
 class RoomForNine(Causal):
@@ -601,11 +492,7 @@ class RoomForNine(Causal):
 class SoftmaxInSingle(Stacked):
     """Small weights, and a softmax in single precision by force."""
 
-    def __init__(self):
-        super().__init__(bias=False)
-        nn.init.normal_(self.qkv.weight, std=0.004)
-        nn.init.normal_(self.out.weight, std=0.004)
-        nn.init.zeros_(self.out.bias)
+    biased, small = False, 0.034
 
     def softmax(self, scores):
         return super().softmax(scores.float()).to(scores.dtype)
@@ -614,9 +501,7 @@ class SoftmaxInSingle(Stacked):
 class SoftCap(Stacked):
     """Scores stay between -50 and 50, as in Gemma 2, and here far from these."""
 
-    def __init__(self):
-        super().__init__(bias=False)
-        self.qkv.weight.data *= 0.15
+    biased, small = False, 0.15
 
     def softmax(self, scores):
         return super().softmax(50 * torch.tanh(scores / 50))
@@ -642,28 +527,10 @@ class NamesOfLlama(nn.Module):
         return self.wo((weights @ v).transpose(1, 2).flatten(2))
 
 
-class StoredTokens(Stacked):
-    """Each token attends to 16 learned tokens only (external attention)."""
-
-    def __init__(self, embed_dim=E, num_heads=H):
-        super().__init__(embed_dim, num_heads)
-        self.stored = nn.Parameter(torch.randn(16, embed_dim))
-
-    def forward(self, x):
-        q, (_, k, v) = self.parts(x)[0], self.parts(self.stored[None])
-        q, k, v = map(self.split, (q, k, v))
-        weights = self.softmax(q @ k.mT * self.scale(q))
-        return self.out(self.merge(weights @ v))
-
-
 RIGHT = [x for x in [*vars().values()] if isinstance(x, type) and nn.Module in x.mro()]
 
+
 # --- wrong ---
-
-
-def wrong(name, cause, checks, **methods):
-    """Return (name, cause, checks, class): a layer with other methods."""
-    return name, cause, checks, type(name, (Stacked,), methods)
 
 
 def hiding(hidden):
@@ -671,14 +538,6 @@ def hiding(hidden):
     return lambda self, scores, mask: (
         scores.masked_fill(hidden(scores).bool(), LOW).softmax(-1).nan_to_num()
     )
-
-
-def drops_in_eval(self, scores, mask):
-    return F.dropout(Stacked.weigh(self, scores, mask), 0.2)
-
-
-def no_maximum(self, scores):
-    return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
 
 
 def cut_text(self, x):
@@ -713,10 +572,6 @@ def times_triangle(self, scores, mask):
     return (scores * torch.ones_like(scores).tril()).softmax(dim=-1)
 
 
-def zeros_shown(self, scores, mask):
-    return scores.masked_fill((scores * ~mask).bool(), LOW)
-
-
 def keys_as_values(self, x):
     query, key, _ = self.qkv(x).chunk(3, dim=-1)
     return query, key, key
@@ -731,42 +586,9 @@ def by_text(self, x, mask=None):
     return Stacked.forward(self, x + torch.arange(len(x))[:, None, None].to(x), mask)
 
 
-def across_batch(self, x, mask=None):
-    return Stacked.forward(self, x - x.mean(dim=0), mask)
-
-
-class KeysFirst(ListOfHeads):
-    """Only the names say which matrix is which."""
-
-    names, scale = ("key", "query", "value"), E**-0.5
-
-
-class ShiftAndAfter(Shift):
-    """A shift of tokens excuses no mask after the softmax."""
-
-    weigh = mask_after
-
-
-class Rolled(Shift):
-    """The shift goes around: the last token reaches the first one."""
-
-    def shift(self, x):
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat([a.roll(1, dims=1), b], dim=-1)
-
-
-class MaskOfFirstText(Stacked):
-    """All texts of a batch get the mask of the first one."""
-
-    def hide(self, scores, mask):
-        return super().hide(scores, mask[:1])
-
-
-class MaskOfFirstQuery(Stacked):
-    """All queries get the mask of the first one."""
-
-    def forward(self, x, mask=None):
-        return super().forward(x, mask if mask is None else mask[..., :1, :])
+def rolled(self, x):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a.roll(1, dims=1), b], dim=-1)
 
 
 class MaskInSingle(Stacked):
@@ -791,13 +613,6 @@ class ZerosPaintedOver(Stacked):
 
     def softmax(self, scores):
         return super().softmax(scores).nan_to_num(0.0)
-
-
-class OverflowsInHalf(Stacked):
-    """Numbers on the way are too large for float16."""
-
-    def softmax(self, scores):
-        return super().softmax(scores * 1e5 / 1e5)
 
 
 class EveryFourthFeature(Stacked):
@@ -843,18 +658,6 @@ class ChangesInside(Stacked):
         return x
 
 
-class SeesMoreBesideDropout(Stacked):
-    """It leaks in training alone, and drops weights there."""
-
-    def __init__(self):
-        super().__init__()
-        self.dropout = 0.3
-
-    def weigh(self, scores, mask):
-        hidden = scores if self.training else scores + torch.triu(scores + LOW, 1)
-        return F.dropout(super().weigh(hidden, mask), self.dropout, self.training)
-
-
 class SeesMoreInTraining(Stacked):
     """It leaks in training alone."""
 
@@ -863,11 +666,37 @@ class SeesMoreInTraining(Stacked):
         return super().weigh(scores, mask)
 
 
-class FirstMaskForAll(Stacked):
-    """Of a mask for each text without an axis of heads, the first is taken."""
+class SeesMoreBesideDropout(SeesMoreInTraining):
+    """And drops weights there."""
 
-    def hide(self, scores, mask):
-        return super().hide(scores, mask[:1, None] if mask.dim() == 3 else mask)
+    def __init__(self):
+        super().__init__()
+        self.dropout = 0.3
+
+    def weigh(self, scores, mask):
+        return F.dropout(super().weigh(scores, mask), self.dropout, self.training)
+
+
+# beside what is in single precision, another scale is seen
+TableWideScale = variant("TableWideScale", SingleTable, scale=lambda self, q: E**-0.5)
+# all queries get the mask of the first one
+MaskOfFirstQuery = variant(
+    "MaskOfFirstQuery", hide=lambda self, s, m: Stacked.hide(self, s, m[..., :1, :])
+)
+FirstQueryUnscaled = variant(
+    "FirstQueryUnscaled", MaskOfFirstQuery, scale=lambda self, q: 1.0
+)
+# of a mask for each text without an axis of heads, the first is taken
+FirstMaskForAll = variant(
+    "FirstMaskForAll",
+    hide=lambda self, s, m: Stacked.hide(self, s, m[:1, None] if m.dim() == 3 else m),
+)
+# numbers on the way are too large for float16
+OverflowsInHalf = variant(
+    "OverflowsInHalf", softmax=lambda self, s: (s * 1e5 / 1e5).softmax(dim=-1)
+)
+# no gradient reaches queries and keys
+Detached = variant("Detached", softmax=lambda self, s: s.detach().softmax(dim=-1))
 
 
 class InBlocks(Stacked):
@@ -875,13 +704,6 @@ class InBlocks(Stacked):
 
     def attend(self, x, mask=None):
         return torch.cat([super(InBlocks, self).attend(y) for y in x.split(16, 1)], 1)
-
-
-class Detached(Stacked):
-    """No gradient reaches queries and keys."""
-
-    def softmax(self, scores):
-        return super().softmax(scores.detach())
 
 
 class CacheOfOthers(Stacked):
@@ -898,130 +720,78 @@ class CacheOfOthers(Stacked):
         return q, k, v
 
 
-class NormedReshape(NormThenPositions):
-    """Neither norms nor positions hide that tokens are mixed up."""
-
-    split = cut_text
+def wrong(name, cause, checks, base=Stacked, **methods):
+    """Return (name, cause, checks, class): a layer with other methods."""
+    return name, cause, checks, variant(name, base, **methods)
 
 
 FAULTS = [  # name, the known mistake that is named or None, the checks that fail, class
-    ("normed_reshape", None, "equal tokens", NormedReshape),
+    # neither norms nor positions hide that tokens are mixed up
+    wrong("normed_reshape", None, "equal tokens", NormThenPositions, split=cut_text),
     wrong("rotary_merge", None, "equal tokens", parts=rotary, merge=glue),
     wrong("keys_cut", "reshape without transpose", "same numbers", attend=keys_cut),
-    wrong(
-        "rotary_after", None, "equal tokens, mask", parts=rotary, weigh=triangle_after
-    ),
-    ("keys_first", "√embed_dim", "same numbers", KeysFirst),
-    ("shift_and_after", None, "mask", ShiftAndAfter),
-    ("rolled", None, "mask", Rolled),
-    ("first_text", None, "mask per text", MaskOfFirstText),
+    wrong("rotary_after", None, "equal tokens, mask", parts=rotary,
+          weigh=triangle_after),
+    # only the names say which matrix is which
+    wrong("keys_first", "√embed_dim", "same numbers", ListOfHeads,
+          names=("key", "query", "value"), scale=E**-0.5),
+    # a shift of tokens excuses no mask after the softmax
+    wrong("shift_and_after", None, "mask", Shift, weigh=mask_after),
+    # the shift goes around: the last token reaches the first one
+    wrong("rolled", None, "mask", Shift, shift=rolled),
+    # all texts of a batch get the mask of the first one
+    wrong("first_text", None, "mask per text",
+          hide=lambda self, s, m: Stacked.hide(self, s, m[:1])),
     ("cache_of_others", None, "repeats", CacheOfOthers),
-    wrong(
-        "zeros_hidden",
-        None,
-        "scores of 0",
-        weigh=lambda self, s, mask: s.masked_fill(s.tril() == 0, LOW).softmax(-1),
-        forward=lambda self, x: self.out(self.attend(x)),
-    ),
-    wrong(
-        "later_only",
-        None,
-        "who sees whom, mask",
-        weigh=hiding(lambda s: torch.ones_like(s).tril()),
-    ),
-    wrong(
-        "zeros_leak",
-        "always a causal mask",
-        "mask, with a mask, scores of 0",
-        weigh=hiding(lambda s: s.triu(1)),
-    ),
+    wrong("zeros_hidden", None, "scores of 0",
+          weigh=lambda self, s, m: s.masked_fill(s.tril() == 0, LOW).softmax(-1),
+          forward=lambda self, x: self.out(self.attend(x))),
+    wrong("later_only", None, "who sees whom, mask",
+          weigh=hiding(lambda s: torch.ones_like(s).tril())),
+    wrong("zeros_leak", "always a causal mask", "mask, with a mask, scores of 0",
+          weigh=hiding(lambda s: s.triu(1))),
     wrong("width_scale", "√embed_dim", "same numbers", scale=lambda self, q: E**-0.5),
     wrong("no_scale", "no scale", "", scale=lambda self, q: 1.0),
     wrong("d_scale", "divided by head_dim", "", scale=lambda self, q: 1 / q.shape[-1]),
-    wrong(
-        "reshape",
-        "reshape without transpose",
-        "equal tokens, same numbers, mask",
-        split=cut_text,
-    ),
+    wrong("reshape", "reshape without transpose", "equal tokens, same numbers, mask",
+          split=cut_text),
     wrong("merge", "merge without transpose", "equal tokens, same numbers", merge=glue),
-    wrong(
-        "both",
-        "split and merge without transpose",
-        "equal tokens, same numbers",
-        split=cut_text,
-        merge=glue,
-    ),
-    wrong(
-        "over_queries",
-        "softmax over the wrong axis",
-        "equal tokens, same numbers, mask",
-        softmax=lambda self, s: s.softmax(-2),
-    ),
-    wrong(
-        "rotary_queries",
-        None,
-        "equal tokens, mask",
-        parts=rotary,
-        softmax=lambda self, s: s.softmax(-2),
-    ),
-    wrong(
-        "normed_queries",
-        None,
-        "equal tokens, mask",
-        parts=normed,
-        softmax=lambda self, s: s.softmax(-2),
-    ),
-    wrong(
-        "over_heads",
-        "softmax over the heads",
-        "equal tokens, same numbers, mask",
-        softmax=lambda self, s: s.softmax(1),
-    ),
-    wrong(
-        "one_ahead",
-        None,
-        "who sees whom, mask",
-        weigh=hiding(lambda s: torch.ones_like(s).triu(2)),
-    ),
-    wrong(
-        "not_itself", None, "mask", weigh=hiding(lambda s: torch.ones_like(s).triu())
-    ),
-    wrong("drops_in_eval", None, "repeats", weigh=drops_in_eval),
-    wrong("no_maximum", None, "large scores", softmax=no_maximum),
+    wrong("both", "split and merge without transpose", "equal tokens, same numbers",
+          split=cut_text, merge=glue),
+    wrong("over_queries", "softmax over the wrong axis",
+          "equal tokens, same numbers, mask", softmax=lambda self, s: s.softmax(-2)),
+    wrong("rotary_queries", None, "equal tokens, mask", parts=rotary,
+          softmax=lambda self, s: s.softmax(-2)),
+    wrong("normed_queries", None, "equal tokens, mask", parts=normed,
+          softmax=lambda self, s: s.softmax(-2)),
+    wrong("over_heads", "softmax over the heads", "equal tokens, same numbers, mask",
+          softmax=lambda self, s: s.softmax(1)),
+    wrong("one_ahead", None, "who sees whom, mask",
+          weigh=hiding(lambda s: torch.ones_like(s).triu(2))),
+    wrong("not_itself", None, "mask",
+          weigh=hiding(lambda s: torch.ones_like(s).triu())),
+    wrong("drops_in_eval", None, "repeats",
+          weigh=lambda self, s, m: F.dropout(Stacked.weigh(self, s, m), 0.2)),
+    wrong("no_maximum", None, "large scores",
+          softmax=lambda self, s: s.exp() / s.exp().sum(dim=-1, keepdim=True)),
     wrong("after", "mask after the softmax", "mask, with a mask", weigh=mask_after),
     wrong("minus_three", None, "mask", hide=lambda self, s, m: s.masked_fill(~m, -3.0)),
-    wrong("zeros_masked", None, "with a mask, scores of 0", hide=zeros_shown),
-    wrong(
-        "hides_queries",
-        "mask transposed",
-        "mask, with a mask",
-        hide=lambda self, s, m: s.masked_fill(~m.mT, LOW),
-    ),
-    wrong(
-        "times_triangle",
-        "scores times mask",
-        "same numbers, mask",
-        weigh=times_triangle,
-    ),
-    wrong(
-        "times_mask",
-        "scores times mask",
-        "mask, with a mask",
-        hide=lambda self, s, m: s * m,
-    ),
-    wrong(
-        "scale_lost", None, "mask", hide=lambda self, s, m: (2 * s).masked_fill(~m, LOW)
-    ),
+    wrong("zeros_masked", None, "with a mask, scores of 0",
+          hide=lambda self, s, m: s.masked_fill((s * ~m).bool(), LOW)),
+    wrong("hides_queries", "mask transposed", "mask, with a mask",
+          hide=lambda self, s, m: s.masked_fill(~m.mT, LOW)),
+    wrong("times_triangle", "scores times mask", "same numbers, mask",
+          weigh=times_triangle),
+    wrong("times_mask", "scores times mask", "mask, with a mask",
+          hide=lambda self, s, m: s * m),
+    wrong("scale_lost", None, "mask",
+          hide=lambda self, s, m: (2 * s).masked_fill(~m, LOW)),
     wrong("changes_input", None, "input", forward=changes_input),
     wrong("by_text", None, "batch", forward=by_text),
-    wrong("across_batch", None, "batch", forward=across_batch),
-    wrong(
-        "keys_as_values",
-        "w_q, w_k and w_v in other roles",
-        "same numbers",
-        parts=keys_as_values,
-    ),
+    wrong("across_batch", None, "batch",
+          forward=lambda self, x: Stacked.forward(self, x - x.mean(dim=0))),
+    wrong("keys_as_values", "w_q, w_k and w_v in other roles", "same numbers",
+          parts=keys_as_values),
     wrong("no_out", "no output projection", "same numbers", forward=Stacked.attend),
     wrong("no_softmax", "no softmax", "mask", softmax=lambda self, x: x),
-]
+]  # fmt: skip

@@ -11,24 +11,17 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from utils.attention import causal_mask, padding_mask, scaled_dot_product_attention
 from utils.baselines import untrained_copy
+from utils.exercises import EXERCISES
 from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
 from utils.pretrained import bert, llama
-from utils.recording import ablate
-from utils.tests.helpers import (
-    SCHEMES,
-    gradients,
-    normal,
-    results,
-    scheme_of,
-    their_llama,
-    their_results,
-)
+from utils.recording import ablate, record_attention
+from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
 
 B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 PADDED = padding_mask([L, 1, 4])
@@ -173,6 +166,52 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
 # --- a small BERT and a small Llama against `transformers` ---
 
 
+def results(model, ids, mask=None):
+    """Return what our encoder or language model gives: result, states, attention."""
+    inputs = (ids,) if mask is None else (ids, mask)
+    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
+    return [model(*inputs), *states, *record_attention(model, *inputs)]
+
+
+def their_results(model, ids, mask=None):
+    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
+    mask = None if mask is None else mask[:, 0, 0].long()
+    options = {"output_attentions": True, "output_hidden_states": True}
+    found = model(ids, attention_mask=mask, **options)
+    if hasattr(found, "logits"):
+        return [found.logits, *found.attentions]
+    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
+
+
+def their_llama(stored, **config):
+    """Return the Llama of `transformers` with weights of a GGUF file.
+
+    Its layout is "half": each head's rows of queries and keys 0, 2, 4, ... come first.
+    """
+    model = LlamaForCausalLM(LlamaConfig(attn_implementation="eager", **config))
+    half_dim = config["hidden_size"] // config["num_attention_heads"] // 2
+    weights = {}
+    for name, weight in stored.items():
+        *block, part, _ = name.split(".")
+        if part in ("attn_q", "attn_k"):
+            pairs = weight.unflatten(0, (-1, half_dim, 2))
+            weight = pairs.transpose(1, 2).flatten(0, 2)
+        layer = f"layers.{block[1]}." if block else ""
+        weights[f"model.{layer}{GGUF[part]}.weight"] = weight
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+GGUF = {  # names in the file -> those of `transformers`
+    "token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+
+
 @functools.cache
 def small(kind):
     """Return a random model of `transformers`, and ours with its weights."""
@@ -266,33 +305,22 @@ def test_compiles_whole(kind):
 # --- your own functions in their place ---
 
 
-def my_attention(query, key, value, mask):
-    assert mask.shape == (*query.shape[:-1], key.shape[-2])  # an entry for each score
-    scores = query @ key.mT / query.shape[-1] ** 0.5
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
-    return weights.nan_to_num() @ value  # 0 where a query may attend to nothing
-
-
-def my_layer(x, w_q, w_k, w_v, w_o, num_heads):
-    heads = []
-    for q, k, v in zip(*((x @ w.mT).chunk(num_heads, -1) for w in (w_q, w_k, w_v))):
-        heads.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v)
-    return torch.cat(heads, dim=-1) @ w_o.mT
-
-
-def my_turn(x, positions, base):
-    pairs = x.shape[-1] // 2
-    angles = positions[:, None] * base ** (-torch.arange(pairs) / pairs)
-    a, b, cos, sin = *x.chunk(2, dim=-1), angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-
-
-MINE = {"attention": my_attention, "layer": my_layer, "turn": my_turn}
+MINE = {"attention": "1.2", "layer": "2.2", "turn": "5.2"}  # the printed solutions
+MINE = {name: EXERCISES[number].reference for name, number in MINE.items()}
+my_attention, my_layer, my_turn = MINE.values()
 
 
 def watched(names, calls):
     """Return functions of mine that write down their names when they are called."""
-    return {n: lambda *x, n=n: (calls.append(n), MINE[n](*x))[1] for n in names}
+
+    def watch(name, *given):
+        if name == "attention":  # its mask has an entry for each score
+            query, key, _, mask = given
+            assert mask.shape == (*query.shape[:-1], key.shape[-2])
+        calls.append(name)
+        return MINE[name](*given)
+
+    return {name: functools.partial(watch, name) for name in names}
 
 
 def encoder():

@@ -72,21 +72,3 @@ def test_what_is_replaced_in_other_libraries_is_known():
     files = [x for x in ROOT.glob("utils/**/*.py") if "tests" not in x.parts]
     code = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert {*re.findall(r"""\bpatch\(["']([\w.]+)""", code)} == {*REPLACED}
-
-
-USES = """
-import torch._dynamo as d
-from torch import _C
-from torch._tensor_str import get_printoptions
-from torch.nn.modules.module import _global_forward_hooks
-torch._jit_internal.x, x._version, getattr(x, "_grad")
-class A(nn.Module):
-    def _apply(self, fn): ...
-"""
-
-
-def test_a_private_name_is_found_and_others_are_left_alone():
-    found = "_dynamo _C _tensor_str _global_forward_hooks _jit_internal _version _grad"
-    assert private_names(USES) == {*found.split(), "_apply"}
-    others = "a._asdict(); x.__dict__; import _thread; _ = '_'; self._run()"
-    assert private_names(others) == set()

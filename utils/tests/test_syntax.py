@@ -2,12 +2,10 @@
 
 import functools
 import hashlib
-import random
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
@@ -158,23 +156,6 @@ def by_definition(weights, word_of, words):
     return maps, most
 
 
-def test_weights_between_words_and_the_word_with_most():
-    draw = random.Random(0)
-    for seed in range(40):
-        g = torch.Generator().manual_seed(seed)
-        weights = torch.randn(2, 3, 7, 7, generator=g).softmax(dim=-1)
-        if seed % 2:  # one weight a row, the others are 0
-            weights = F.one_hot(weights.argmax(dim=-1), 7).float()
-        word_of = [sorted(draw.randint(-1, 4) for _ in range(7)) for _ in range(2)]
-        maps = syntax.word_maps(weights, torch.tensor(word_of), 5)
-        count = torch.tensor([[each.count(i) for i in range(5)] for each in word_of])
-        most = syntax.most_attended(maps, count)
-        for b, head in [(b, head) for b in range(2) for head in range(3)]:
-            wanted, best = by_definition(weights[b, head], word_of[b], 5)
-            assert_close(maps[b, head], wanted)
-            assert most[b, head].tolist() == best
-
-
 class Small(nn.Module):
     """An untrained model of two layers with two heads each; it notes its inputs."""
 
@@ -210,8 +191,10 @@ def test_words_of_a_batch_are_those_of_each_sentence(batch_tokens, batches):
         assert word_of == [-1, *(i for i, each in enumerate(alone) for _ in each), -1]
         layers = record_attention(model, torch.tensor([ids]), None)
         weights = torch.cat(layers, dim=1)[0]  # (heads, tokens, tokens)
-        wanted = [by_definition(head, word_of, words)[1] for head in weights]
-        assert reading.most[row, :words].mT.tolist() == wanted
+        maps, most = zip(*(by_definition(head, word_of, words) for head in weights))
+        assert reading.most[row, :words].mT.tolist() == [*most]
+        found = syntax.word_maps(weights[None], torch.tensor([word_of]), words)
+        assert_close(found[0], torch.stack(maps))
         assert (reading.most[row, words:] == -1).all()
         assert reading.pieces[row].tolist() == [*map(word_of.count, range(11))]
 

@@ -23,6 +23,7 @@ from utils.exercises import (
     running,
 )
 from utils.exercises.engine import grade
+from utils.tests.exercises.helpers import solved
 from utils.tests.exercises.test_engine import alarm, sets_everything, settings
 
 ROOT = Path(__file__).parents[3]
@@ -288,35 +289,13 @@ def test_what_a_kernel_solves_another_process_uses(notebook):
     assert done.stdout == 'answer("1.4"): your own, checked again.\n', done.stderr
 
 
-MODEL = """
-from torch import nn
-from utils.attention import causal_mask
-from utils.models import Block
-from utils.positions import Rotary
-class MyCausalLM(nn.Module):
-    def __init__(self, vocab_size, embed_dim, num_heads, num_layers):
-        super().__init__()
-        turn = Rotary(embed_dim // num_heads)
-        self.embedding = nn.Embedding(vocab_size, embed_dim)
-        self.blocks = nn.ModuleList(
-            [Block(embed_dim, num_heads, position=turn) for _ in range(num_layers)]
-        )
-        self.norm, self.head = nn.LayerNorm(embed_dim), nn.Linear(embed_dim, vocab_size)
-    def forward(self, ids):
-        x = self.embedding(ids)
-        for block in self.blocks:
-            x = block(x, causal_mask(ids.shape[1]))
-        return self.head(self.norm(x))
-check("6.1", MyCausalLM)
-"""
-
-
 def test_a_class_is_an_answer_too(notebook, capsys):
     """A stub is untouched; what is solved is kept, and its models can be copied."""
-    head, body = MODEL.split("        x = self.embedding(ids)\n")
-    notebook.run(f"{head}        ...\n{body[body.index('check') :]}")
+    notebook.run("\n".join(EXERCISES["6.1"].imports))
+    begins, _, rest = solved("6.1").partition("        mask = ")
+    notebook.run(f"{begins}        ...\n{rest[rest.index('check') :]}")
     assert "not attempted yet" in capsys.readouterr().out
-    notebook.run(MODEL)
+    notebook.run(solved("6.1"))
     assert "Kept for later lessons." in capsys.readouterr().out
     model = copy.deepcopy(answer("6.1")(7, 8, 2, 1))
     assert "your own, checked again" in capsys.readouterr().out

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from utils.exercises import EXERCISES, mark
+from utils.exercises import mark
+from utils.tests.exercises.helpers import solved
 
 ROOT = Path(__file__).parents[3]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="its limits are Linux's")
@@ -26,13 +27,6 @@ CALL = "check('1.4', softmax)\n"
 def soft(body: str = "pass", call: str = CALL) -> str:
     """Return an answer cell for 1.4 whose function begins with this body."""
     return SOFTMAX.replace("BODY", body.replace("\n", "\n    ")) + call
-
-
-def solved(name: str, change=("", "")) -> str:
-    """Return an answer cell with the printed solution, or with an edit of it."""
-    exercise = EXERCISES[name]
-    code = exercise.solution.replace(*change)
-    return f"{code}\n\ncheck({name!r}, {exercise.reference.__name__})\n"
 
 
 def notebook(*cells: str) -> str:
