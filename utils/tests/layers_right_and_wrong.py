@@ -192,10 +192,10 @@ class Sink(Stacked):
         return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
 
 
-def turned(heads):
-    """Return heads (batch, heads, length, D) rotated as by RoPE."""
+def turned(heads, by=1.0):
+    """Return heads (batch, heads, length, D) rotated as by RoPE, or by -1 back."""
     angles = torch.arange(heads.shape[2])[:, None] / 10.0 ** torch.arange(D // 2)
-    return positions.rotate_pairs(heads, angles.to(heads))
+    return positions.rotate_pairs(heads, by * angles.to(heads))
 
 
 def rotary(self, x):
@@ -206,6 +206,24 @@ def rotary(self, x):
 
 # positions and a sink in both directions, as GPT-OSS without a mask
 RotarySink = variant("RotarySink", Sink, parts=rotary)
+
+
+class RotaryValues(Stacked):
+    """Values are rotated, too, and the heads are rotated back."""
+
+    def attend(self, x, mask=None):
+        q, k, v = (turned(self.split(part)) for part in self.parts(x))
+        return self.merge(turned(self.weigh(q @ k.mT * self.scale(q), mask) @ v, -1.0))
+
+
+class RotaryRegisters(Stacked):
+    """Two tokens of its own stand before the text, and there are positions."""
+
+    own, parts = {"registers": (2, E)}, rotary
+
+    def forward(self, x):
+        own = self.registers.expand(len(x), -1, -1)
+        return super().forward(torch.cat([own, x], dim=1))[:, 2:]
 
 
 class OnlyFirst(Stacked):
@@ -253,6 +271,13 @@ class NormThenPositions(Stacked):
         return x + self.norm_out(y)
 
 
+class NormByHand(SinusoidalPositions):
+    """No module is named after the norm that comes before the positions."""
+
+    def forward(self, x):
+        return super().forward(x / x.square().mean(dim=-1, keepdim=True).sqrt())
+
+
 class Convolution(Stacked):
     """A convolution gives each token its neighbours, as in CvT."""
 
@@ -267,9 +292,11 @@ class Convolution(Stacked):
 class AfterNorm(Stacked):
     """A norm before, a residual connection around it: a sublayer."""
 
+    kind = nn.LayerNorm
+
     def __init__(self):
         super().__init__()
-        self.norm = nn.LayerNorm(E)
+        self.norm = self.kind(E)
 
     def forward(self, x, mask=None):
         return x + super().forward(self.norm(x), mask)
@@ -289,12 +316,29 @@ class Shift(AfterNorm):
         return super().parts(self.shift(x))
 
 
+class ShiftBothWays(Shift):
+    """Another part comes from the token after; every token sees every token."""
+
+    weigh = Stacked.weigh
+
+    def shift(self, x):
+        a, b, c = x.chunk(3, dim=-1)
+        return torch.cat([F.pad(a, self.before), F.pad(b, (0, 0, -1, 1)), c], dim=-1)
+
+
 class OnlySaysCausal(Stacked):
     """Any mask means "causal", whatever it says, as in Whisper."""
 
     def weigh(self, scores, mask):
         seen = None if mask is None else torch.ones(scores.shape[-2:]).tril().bool()
         return super().weigh(scores, seen)
+
+
+# a norm that computes in single precision by force, as in CLIP
+NormInSingle = variant(
+    "Norm", nn.LayerNorm, forward=lambda self, x: F.layer_norm(x.float(), (E,)).to(x)
+)
+SingleNorm = variant("SingleNorm", AfterNorm, kind=NormInSingle)
 
 
 class SingleTable(Stacked):
@@ -343,6 +387,10 @@ class Closure(Stacked):
 
 # each weight is a sigmoid of its score: the sum grows with the text
 Sigmoid = variant("Sigmoid", softmax=lambda self, scores: scores.sigmoid())
+# weights so small that each sigmoid is a quarter: four heads have a sum of one
+SmallSigmoid = variant(
+    "SmallSigmoid", small=0.02, softmax=lambda self, s: (s - math.log(3)).sigmoid()
+)
 
 
 class ScaleInSingle(Stacked):
@@ -410,6 +458,19 @@ class KeyPadding(Stacked):
     def forward(self, x, key_padding_mask=None):
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
         return super().forward(x, mask)
+
+
+class ExtraKey(nn.Module):
+    """nn.MultiheadAttention with an extra key, and another output matrix."""
+
+    def __init__(self):
+        super().__init__()
+        options = {"add_bias_kv": True, "batch_first": True}
+        self.attention = nn.MultiheadAttention(E, H, **options)
+        self.proj = nn.Linear(E, E)
+
+    def forward(self, x):
+        return self.proj(self.attention(x, x, x)[0])
 
 
 class ZeroPadding(KeyPadding):
@@ -527,7 +588,42 @@ class NamesOfLlama(nn.Module):
         return self.wo((weights @ v).transpose(1, 2).flatten(2))
 
 
-RIGHT = [x for x in [*vars().values()] if isinstance(x, type) and nn.Module in x.mro()]
+class StoredTokens(Stacked):
+    """Each token attends to 16 learned tokens only (external attention)."""
+
+    own = {"stored": (16, E)}
+
+    def forward(self, x):
+        q, (_, k, v) = self.parts(x)[0], self.parts(self.stored[None])
+        q, k, v = map(self.split, (q, k, v))
+        weights = self.softmax(q @ k.mT * self.scale(q))
+        return self.out(self.merge(weights @ v))
+
+
+RIGHT = [
+    x for x in [*vars().values()]
+    if isinstance(x, type) and nn.Module in x.mro() and x is not NormInSingle
+]  # fmt: skip
+
+
+class RelativeShift(Stacked):
+    """Transformer-XL: an unusual shift gives the scores of distances.
+
+    Above the diagonal it gives those of the next query; a causal mask hides them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Linear(E, E)
+
+    def forward(self, x, mask):
+        q, k, v = map(self.split, self.parts(x))
+        n = x.shape[1]
+        far = sinusoidal(n, E).flip(0).to(x)
+        scores = q @ self.split(self.positions(far)[None]).mT
+        scores = F.pad(scores, (1, 0)).reshape(len(x), H, n + 1, n)[:, :, 1:]
+        weights = self.weigh((scores + q @ k.mT) * self.scale(q), mask)
+        return self.out(self.merge(weights @ v))
 
 
 # --- wrong ---

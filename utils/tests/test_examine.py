@@ -125,11 +125,14 @@ class WithRotary(nn.Module):
 
 
 def of_transformers(name):
-    """Return (layer, call) of an attention layer of `transformers`; BERT: lesson 12."""
+    """Return (layer, call) of an attention layer of `transformers`."""
     import transformers.models as models
 
     sizes = {"hidden_size": E, "num_attention_heads": H, "attn_implementation": "eager"}
     few = {"num_heads": H, "attn_implementation": "eager"}
+    if name == "BERT":
+        bert = models.bert
+        return bert.modeling_bert.BertSelfAttention(bert.BertConfig(**sizes)), None
     if name == "GPT-2":
         gpt2 = models.gpt2
         return gpt2.modeling_gpt2.GPT2Attention(
@@ -154,7 +157,7 @@ def of_transformers(name):
     return WithRotary(layer, rotary), masked
 
 
-OF_TRANSFORMERS = ["GPT-2", "GPT-Neo", "T5", "Llama", "Gemma", "Qwen3"]
+OF_TRANSFORMERS = ["BERT", "GPT-2", "GPT-Neo", "T5", "Llama", "Gemma", "Qwen3"]
 
 
 @pytest.mark.parametrize("name", OF_TRANSFORMERS)
@@ -381,8 +384,9 @@ def causal_unless(layer, x, mask):
     return layer(x, causal if mask is None else mask)
 
 
-def test_a_mask_may_replace_the_causal_one_that_a_call_gives():
-    report = examine(Stacked(), E, H, call=causal_unless)
+@pytest.mark.parametrize("kind", [Stacked, layers.RelativeShift])
+def test_a_mask_may_replace_the_causal_one_that_a_call_gives(kind):
+    report = examine(kind(), E, H, call=causal_unless)
     assert report.right and report.mistake is None, str(report)
     assert "hides exactly: True shows, in shape (length, length)" in str(report)
 
