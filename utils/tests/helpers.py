@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from utils import positions
 from utils.attention import scaled_dot_product_attention
 from utils.pretrained import find_smollm2
+from utils.recording import record_attention
 
 # --- what is drawn ---
 
@@ -53,6 +54,23 @@ def scheme_of(name, seed=0):
     for table in scheme.parameters():
         nn.init.normal_(table)
     return scheme
+
+
+def results(model, ids, mask=None):
+    """Return what our encoder or language model gives: result, states, attention."""
+    inputs = (ids,) if mask is None else (ids, mask)
+    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
+    return [model(*inputs), *states, *record_attention(model, *inputs)]
+
+
+def their_results(model, ids, mask=None):
+    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
+    mask = None if mask is None else mask[:, 0, 0].long()
+    options = {"output_attentions": True, "output_hidden_states": True}
+    found = model(ids, attention_mask=mask, **options)
+    if hasattr(found, "logits"):
+        return [found.logits, *found.attentions]
+    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
 
 
 def gradients(loss, module):

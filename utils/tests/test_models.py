@@ -20,8 +20,15 @@ from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
 from utils.pretrained import bert, llama
-from utils.recording import ablate, record_attention
-from utils.tests.helpers import SCHEMES, gradients, normal, scheme_of
+from utils.recording import ablate
+from utils.tests.helpers import (
+    SCHEMES,
+    gradients,
+    normal,
+    results,
+    scheme_of,
+    their_results,
+)
 
 B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 PADDED = padding_mask([L, 1, 4])
@@ -164,23 +171,6 @@ def test_generation_is_repeatable_and_leaves_the_mode_alone():
 
 
 # --- a small BERT and a small Llama against `transformers` ---
-
-
-def results(model, ids, mask=None):
-    """Return what our encoder or language model gives: result, states, attention."""
-    inputs = (ids,) if mask is None else (ids, mask)
-    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
-    return [model(*inputs), *states, *record_attention(model, *inputs)]
-
-
-def their_results(model, ids, mask=None):
-    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
-    mask = None if mask is None else mask[:, 0, 0].long()
-    options = {"output_attentions": True, "output_hidden_states": True}
-    found = model(ids, attention_mask=mask, **options)
-    if hasattr(found, "logits"):
-        return [found.logits, *found.attentions]
-    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
 
 
 def their_llama(stored, **config):
