@@ -95,8 +95,10 @@ def language_model(ax):
     write(ax, 4.02, 1.83, "weight on ax > 0.5", 8, ha="left")
     _line(ax, SECOND, 0.42, {i: _pink(gain) for i, gain in GAINS.items()})
     box(ax, 0.24, 0.19, 0.16, 0.16, "", _pink(0))
-    box(ax, 1.6, 0.19, 0.16, 0.16, "", _pink(8), MARK)
-    row(ax, 0.27, {0.47: "by less than 0.8", 1.83: "by 8.8 (nats)"}, ha="left")
+    box(ax, 1.72, 0.19, 0.16, 0.16, "", _pink(8), MARK)
+    row(
+        ax, 0.27, {0.47: "by less than 0.8", 1.95: "orb 1.0, ul 6.7, ax 8.8"}, ha="left"
+    )
 
 
 def _pink(gain):
