@@ -78,13 +78,14 @@ def counted(answer, model, ids, steps, temperature, seed):
     """
     computed = 0
 
-    def watched(new, *, cache=None):
+    def watched(new, cache=None):
         nonlocal computed
         computed += new.numel()  # texts × positions
         return model(new, cache=cache)
 
     watched.__qualname__ = "model"  # as an error names it
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed) if seed else None
+    torch.manual_seed(57)  # of torch's own generator, for None
     ids_written = answer(watched, ids, steps, temperature, generator)
     if steps and not computed:
         raise ValueError(
@@ -119,6 +120,8 @@ def prompts():
         ids = integers(vocab_size, texts, length, seed=seed)
         trial = {"model": small_model(vocab_size, seed), "ids": ids, "steps": steps}
         yield trial | {"temperature": temperature, "seed": 100 + seed}
+    drawn = {"model": small_model(8, 19), "ids": integers(8, 3, 4, seed=19), "steps": 9}
+    yield drawn | {"temperature": 1.0, "seed": 0}  # without a generator
     close = small_model(11, seed=20)  # logits that differ by 0.001
     for x in close.head.parameters():
         x *= 1e-3
