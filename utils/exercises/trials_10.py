@@ -78,7 +78,7 @@ def counted(answer, model, ids, steps, temperature, seed):
     """
     computed = 0
 
-    def watched(new, cache=None):
+    def watched(new, *, cache=None):  # as CausalLM has it
         nonlocal computed
         computed += new.numel()  # texts × positions
         return model(new, cache=cache)
