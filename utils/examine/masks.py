@@ -163,4 +163,4 @@ def empty_rows(p: Probe):
     found = slope(p, p.x, p.text(3, LENGTH), mask)
     lost = text != "NaN" and found is not None and found.isnan().any()
     text += ", and NaN as a gradient" if lost else ""
-    return None, f"a query that may see nothing gives {text}"
+    return None, f"a query from which all keys are hidden gives {text}"
