@@ -8,24 +8,32 @@ from utils.models import CausalLM
 from utils.positions import Rotary
 
 from .catalogue import trials
-from .draws import integers, qkv, randn, strided
+from .draws import integers, qkv, randn
 
 
-@trials("10.2")
-def groups(dtype):
-    # batch, query heads, KV heads, queries, keys, features
-    sizes = [(1, 4, 2, 3, 5, 4), (2, 6, 3, 4, 4, 8), (2, 6, 2, 1, 6, 4)]
-    sizes += [(1, 8, 2, 5, 5, 2), (1, 4, 1, 2, 3, 6), (2, 3, 3, 3, 3, 4)]
-    sizes += [(2, 12, 4, 2, 5, 4), (1, 4, 2, 3, 5, 4), (2, 6, 3, 3, 5, 4)]
-    for seed, (batch, heads, kv_heads, queries, keys, dim) in enumerate(sizes):
-        trial = qkv((batch, kv_heads), queries, keys, dim, dim, seed, dtype)
-        shape = batch, heads, queries, dim
-        trial["query"] = randn(*shape, seed=100 + seed, dtype=dtype)
-        if seed == 7:  # exp() of such scores overflows; those of the others are small
-            trial["query"][..., -1, :] *= 2000
-        if seed == 8:  # as `split_heads` leaves them in memory
-            trial = {name: strided(x, 1, 2) for name, x in trial.items()}
-        yield trial
+def in_parts(answer, q, k, v, parts):
+    """Return what an answer gives for a text in parts, and what its cache keeps."""
+    cache, found, rotate = {}, {}, Rotary(q.shape[-1]).rotate
+    for i, part in enumerate(zip(*(x.split(parts, dim=-2) for x in (q, k, v)))):
+        found[f"output of call {i + 1}"] = answer(*part, cache, rotate)
+        if not {"key", "value"} <= cache.keys():
+            raise ValueError(
+                f"after call {i + 1}, the given dict `cache` has no 'key' and 'value'."
+            )
+    return found | {f"cache[{name!r}]": cache[name] for name in ("key", "value")}
+
+
+@trials("10.1", gradients=False, through=in_parts)
+def texts(dtype):
+    # texts, heads, features, tokens of each call
+    sizes = [(1, 2, 4, (3, 2)), (2, 3, 8, (4, 1, 1)), (2, 1, 2, (1, 1, 3))]
+    sizes += [(1, 4, 6, (2, 5, 1)), (3, 2, 4, (1, 2)), (1, 2, 8, (6,))]
+    sizes += [(2, 2, 4, (5, 3, 2))]
+    for seed, (batch, heads, dim, parts) in enumerate(sizes):
+        tokens = sum(parts)
+        trial = qkv((batch, heads), tokens, tokens, dim, dim, seed, dtype)
+        q, k, v = trial.values()
+        yield {"q": 2 * q, "k": k, "v": v, "parts": parts}
 
 
 @trials("10.3", gradients=False)
@@ -105,7 +113,7 @@ def small_model(vocab_size, seed):
     return model.requires_grad_(False)
 
 
-@trials("10.1", gradients=False, through=counted)
+@trials("10.2", gradients=False, through=counted)
 def prompts():
     # vocabulary, texts, length of the prompt, steps, temperature
     sizes = [(11, 1, 4, 8, 0.0), (9, 1, 6, 9, 0.7), (13, 3, 5, 10, 0.0)]

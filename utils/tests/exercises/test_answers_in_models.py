@@ -12,7 +12,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from utils.attention import MultiHeadAttention, causal_mask
+from utils.attention import (
+    MultiHeadAttention,
+    causal_mask,
+    merge_heads,
+    split_heads,
+)
 from utils.exercises import EXERCISES
 from utils.exercises.catalogue import defined
 from utils.models import CausalLM, Encoder
@@ -71,14 +76,6 @@ def as_torchs_layer(function):
     assert_close(mine, layer(x, x, x)[0], atol=1e-5, rtol=1e-5)
 
 
-def as_grouped(function):
-    """As in 10."""
-    q, k, v = normal(2, 9, 7, 64), normal(2, 3, 7, 64, seed=1), normal(2, 3, 7, 64)
-    layer = MultiHeadAttention(576, 9).eval()
-    repeated = (x.repeat_interleave(3, dim=1) for x in (k, v))
-    assert_close(function(q, k, v), layer.attend(q, *repeated, None, None, False)[0])
-
-
 @functools.cache
 def story_model() -> CausalLM:
     return load_story_model().requires_grad_(False)
@@ -126,6 +123,18 @@ def as_search(function):
     assert_close(function(*given), EXERCISES["9.3"].reference(*given))
 
 
+def as_cached_attention(function):
+    """As in 10: a text in parts gets the outputs of one call."""
+    layer, x = story_model().blocks[0].attention, normal(2, 7, 128)
+    cache, outputs = {}, []
+    for part in x.split((3, 1, 1, 2), dim=1):
+        named = (layer.query_proj, layer.key_proj, layer.value_proj)
+        q, k, v = (split_heads(proj(part), layer.num_heads) for proj in named)
+        outputs.append(function(q, k, v, cache, layer.position.rotate))
+    found = layer.out_proj(merge_heads(torch.cat(outputs, dim=2)))
+    assert_close(found, layer(x, mask=causal_mask(7))[0], atol=1e-5, rtol=1e-5)
+
+
 def as_writer(function):
     """As in 10 and 11: the tokens that the course's function writes."""
     start = STORIES[:, :9]
@@ -142,8 +151,8 @@ USES = {
     "7.3": as_ablation,
     "8.1": as_patch,
     "9.3": as_search,
-    "10.1": as_writer,
-    "10.2": as_grouped,
+    "10.1": as_cached_attention,
+    "10.2": as_writer,
 }
 RIGHT = [x for x in answers() if x.values[0] in USES and x.values[1] == "right"]
 
