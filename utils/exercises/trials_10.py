@@ -135,3 +135,4 @@ def prompts():
         x *= 1e-3
     trial = {"model": close, "ids": integers(11, 1, 4, seed=20), "steps": 8}
     yield trial | {"temperature": 0.0, "seed": 120}
+    yield trial | {"temperature": 1e-3, "seed": 121}  # a low temperature that draws
