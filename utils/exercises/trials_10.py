@@ -13,12 +13,13 @@ from .draws import integers, qkv, randn
 
 def in_parts(answer, q, k, v, parts):
     """Return what an answer gives for a text in parts, and what its cache keeps."""
-    cache, found, rotate = {}, {}, Rotary(q.shape[-1]).rotate
+    cache, found, rotate = {}, {}, Rotary(q.shape[-1], base=100.0).rotate
     for i, part in enumerate(zip(*(x.split(parts, dim=-2) for x in (q, k, v)))):
         found[f"output of call {i + 1}"] = answer(*part, cache, rotate)
         if not {"key", "value"} <= cache.keys():
             raise ValueError(
-                f"after call {i + 1}, the given dict `cache` has no 'key' and 'value'."
+                f"after call {i + 1}, the given dict `cache` has the entries "
+                f"{[*cache]}, and not 'key' and 'value'."
             )
     return found | {f"cache[{name!r}]": cache[name] for name in ("key", "value")}
 
@@ -29,6 +30,8 @@ def texts(dtype):
     sizes = [(1, 2, 4, (3, 2)), (2, 3, 8, (4, 1, 1)), (2, 1, 2, (1, 1, 3))]
     sizes += [(1, 4, 6, (2, 5, 1)), (3, 2, 4, (1, 2)), (1, 2, 8, (6,))]
     sizes += [(2, 2, 4, (5, 3, 2))]
+    if dtype == torch.float32:  # longer than a memory of 64 or 128 tokens
+        sizes += [(1, 1, 2, (70, 1, 64))]
     for seed, (batch, heads, dim, parts) in enumerate(sizes):
         tokens = sum(parts)
         trial = qkv((batch, heads), tokens, tokens, dim, dim, seed, dtype)
