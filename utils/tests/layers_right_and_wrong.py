@@ -600,6 +600,15 @@ class StoredTokens(Stacked):
         return self.out(self.merge(weights @ v))
 
 
+class KernelMaskInSingle(Stacked):
+    """A mask in single precision: beside double tensors, the kernel misreads it."""
+
+    def forward(self, x):
+        q, k, v = map(self.split, self.parts(x))
+        later = torch.full((x.shape[1],) * 2, -math.inf).triu(1)
+        return self.out(self.merge(F.scaled_dot_product_attention(q, k, v, later)))
+
+
 RIGHT = [
     x for x in [*vars().values()]
     if isinstance(x, type) and nn.Module in x.mro() and x is not NormInSingle

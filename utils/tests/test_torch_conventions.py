@@ -1,9 +1,11 @@
-"""Row 10 of the table in deeper 03, for compiled layers: all keys are blocked.
+"""What deeper 03 says below its table of conventions, and its cells do not run.
 
-The folded cells below that table assert all its rows; they compile nothing.
+Row 10 for compiled layers (all keys are blocked), and masks that are misread.
 """
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
@@ -31,3 +33,23 @@ def test_row_10_after_torch_compile():
         assert found.isnan().all()
     elif VERSION >= (2, 11):  # which version changed it has not been looked up
         assert_close(found, bias, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [15, 16, 64])
+def test_a_mask_in_single_beside_queries_in_double(keys):
+    """From 16 keys on, PyTorch reads it as if it were in double precision."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True).double().eval()
+    ours, x = MultiHeadAttention.from_torch(theirs), normal(1, keys, 8).double()
+    mask = nn.Transformer.generate_square_subsequent_mask(keys)
+    mask = torch.stack([mask] * 3)[0]  # PyTorch reads beyond its end: own memory
+    assert mask.dtype == torch.float32
+    wanted = theirs(x, x, x, attn_mask=mask.double(), need_weights=False)[0]
+    assert_close(ours(x, mask=mask)[0], wanted, atol=1e-12, rtol=0)
+    if VERSION <= (2, 13):  # a later version may refuse it, or be right
+        found = theirs(x, x, x, attn_mask=mask, need_weights=False)[0]
+        q = x[None]  # four axes: three go to another kernel, which is right
+        both = (mask, mask.double())
+        functions = [F.scaled_dot_product_attention(q, q, q, m) for m in both]
+        for a, b in ((found, wanted), functions):
+            assert ((a - b).abs().max() < 1e-9) == (keys < 16)
