@@ -35,7 +35,8 @@ def cache(ax):
     row(ax, 1.76, meanings, ha="left")
     box(ax, 0.12, 0.12, 5.41, 1.4, "", "white", MARK)
     write(ax, 0.24, 1.35, "a decode step", ha="left", **BOLD)
-    box(ax, 1.55, 0.21, 2.55, 0.86)
+    box(ax, 1.55, 0.17, 2.55, 0.9)
+    box(ax, 1.57, 0.23, 3.1, 0.38)  # all values: the mean is of all of them
     for y, name, colour in ((0.71, "keys", KEY), (0.27, "values", VALUE)):
         write(ax, 1.5, y + 0.15, name, 8, ha="right")
         for i, token in enumerate(TOKENS):
@@ -46,7 +47,7 @@ def cache(ax):
     box(ax, 0.24, 0.71, 0.5, 0.3, "mat", QUERY, MARK)
     write(ax, 0.49, 0.58, "query", 8)
     arrow(ax, (0.74, 0.86), (1.14, 0.86))
-    arrow(ax, (4.62, 0.42), (4.85, 0.42))
+    arrow(ax, (4.67, 0.42), (4.85, 0.42))
     box(ax, 4.85, 0.22, 0.62, 0.4, "weighted\nmean", VALUE, size=8)
     write(ax, 5.16, 0.74, "output", 8)
 

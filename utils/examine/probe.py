@@ -116,8 +116,8 @@ class Probe:
     def misread(self) -> bool:
         """Whether double precision gives other numbers than single.
 
-        From 16 keys on, PyTorch's kernel for the CPU reads a mask in single precision,
-        beside queries in double precision, as if it were in double, without an error.
+        From 8 or 16 keys on, PyTorch's kernel for the CPU reads a mask in single, if
+        queries are in double, as if it were in double, too, without an error.
         """
         x = self.x.flatten(0, 1)[None]  # 24 tokens
         double, in_double = self.tried(x), self.layer

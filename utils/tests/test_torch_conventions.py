@@ -35,9 +35,9 @@ def test_row_10_after_torch_compile():
         assert_close(found, bias, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("keys", [15, 16, 64])
+@pytest.mark.parametrize("keys", [3, 64])
 def test_a_mask_in_single_beside_queries_in_double(keys):
-    """From 16 keys on, PyTorch reads it as if it were in double precision."""
+    """From 8 keys on (AVX2) or 16 (AVX-512), PyTorch reads it as if it were double."""
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(8, 2, batch_first=True).double().eval()
     ours, x = MultiHeadAttention.from_torch(theirs), normal(1, keys, 8).double()
@@ -52,4 +52,4 @@ def test_a_mask_in_single_beside_queries_in_double(keys):
         both = (mask, mask.double())
         functions = [F.scaled_dot_product_attention(q, q, q, m) for m in both]
         for a, b in ((found, wanted), functions):
-            assert ((a - b).abs().max() < 1e-9) == (keys < 16)
+            assert ((a - b).abs().max() < 1e-9) == (keys == 3)
