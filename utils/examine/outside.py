@@ -85,8 +85,10 @@ def input_stays(p: Probe):
 def precision(p: Probe):
     if p.dtype == torch.float64:
         return None
-    only = "it is right" if p.misreads else "it runs"
-    return None, f"{only} in single precision only: what is below 1e-5 is not seen"
+    why = "it runs in single precision only"
+    if p.misreads:  # a mask in single, perhaps: see there
+        why = "it gives other numbers in double precision, so it was run in single"
+    return None, f"{why}: what is below 1e-5 is not seen"
 
 
 def finite(p: Probe):

@@ -367,7 +367,7 @@ SAID = [  # layer, or its name, what its report says, what it does not say
     (partial(in_a_closure, used=False), "nothing depends on lin.weight: is", "qkv"),
     ("Separate", "a fill such as -1e9 does not fit float16", "meant"),
     ("OverflowsInHalf", meant("half precision"), "wrong"),
-    ("KernelMaskInSingle", "it is right in single precision only", "WRONG"),
+    ("KernelMaskInSingle", "it gives other numbers in double precision", "WRONG"),
     ("KernelMaskInSingle", "causal: softmax(QKᵀ/√6)V, equal to 1e-", "window"),
     ("ZerosPaintedOver", "gives zeros, or the bias of the output, and NaN as", "meant"),
 ]
