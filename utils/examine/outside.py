@@ -86,7 +86,7 @@ def precision(p: Probe):
     if p.dtype == torch.float64:
         return None
     why = "it runs in single precision only"
-    if p.misreads:  # a mask in single, perhaps: see there
+    if p.misreads:  # because of a mask in single, perhaps
         why = "it gives other numbers in double precision, so it was run in single"
     return None, f"{why}: what is below 1e-5 is not seen"
 
