@@ -14,9 +14,12 @@ from assets.diagrams.debugging import recap_12
 from assets.diagrams.drawing import save
 from assets.diagrams.transformer import LESSONS, transformer
 
-ALONE = [lesson_01.query_key_value, lesson_01.one_query, lesson_01.one_query_masked]
+ALONE = [lesson_01.query_key_value, lesson_01.one_query_step_1]
+ALONE += [lesson_01.one_query_step_2, lesson_01.one_query, lesson_01.one_query_masked]
+ALONE += [lesson_01.loss_moves_scores]
 ALONE += [lesson_01.recap_01, parts.split_heads, parts.block, parts.block_code]
-ALONE += [parts.composition, parts.name_circuit, recaps.recap_02, recaps.recap_03]
+ALONE += [parts.composition, parts.name_circuit, parts.giver_circuit]
+ALONE += [recaps.recap_02, recaps.recap_03]
 ALONE += [recaps.recap_04, recaps.recap_05, recaps_model.recap_06]
 ALONE += [recaps_heads.recap_07, recaps_heads.recap_08, recaps_heads.recap_09]
 ALONE += [recaps_model.recap_10, recaps_model.recap_11, recap_12]

@@ -141,6 +141,44 @@ def name_circuit():
     write(ax, again - 0.35, top, "predicted, probability 1.00", 8, ha="right")
 
 
+def giver_circuit():
+    """Draw the heads of SmolLM2 that we met in the sentence of Mary and John."""
+    mary, went, again, last = 2.15, 4.0, 5.5, 7.15  # x of the tokens with a stream
+    bottom, finds, marks, raises, lowers, top = 0.6, 1.27, 1.97, 2.67, 3.17, 3.85
+    ax = ground(4.2)
+    streams = {mary: "Mary", 3.3: "John", went: "went", again: "John", last: "to"}
+    row(ax, bottom, {1.6: "When", 2.72: "and", 4.75: "…", 6.3: "gave a drink"}, 8)
+    _streams(ax, bottom, 3.68, streams, (mary, went, again, last), (mary,))
+    for y, x, to, value, weight in (
+        (finds, went, again, "went", "0.82"),
+        (marks, again, last, "John", "0.78"),
+        (raises, mary, last, "Mary", "0.69"),
+        (lowers, again, last, "John", "0.74"),
+    ):
+        _held(ax, x, y, 0.45, f"value: {value}", VALUE)
+        arrow(ax, (x + 0.45, y), (to - 0.03, y), **FLOW)
+        write(
+            ax,
+            (max(x, 4.0 if to == again else again) + to) / 2 + 0.2,
+            y + 0.11,
+            weight,
+            8,
+        )
+    arrow(ax, (last + 0.2, marks + 0.05), (last + 0.2, raises - 0.05), colour=MARK)
+    changes = {raises: "adds 1.54 to Mary", lowers: "lowers John by 2.94"}
+    changes |= {(marks + raises) / 2: "in its query: 23.0\nattends less to John"}
+    column(ax, last + 0.3, changes, ha="left")
+    heads = {bottom: "tokens", finds: "17.4: attends to\nwhat followed John"}
+    heads |= {marks: "20.0: attends to\nthe repeated name"}
+    heads |= {raises: "23.0: name mover", lowers: "23.3: attends to\nthe repeated name"}
+    column(ax, 0.38, heads, ha="left")
+    for number, y in enumerate(heads, 1):
+        letter(ax, 0.22, y, str(number))
+    write(ax, again + 0.12, finds, "(which head reads this: not tested)", 8, ha="left")
+    _held(ax, last, top, 0.3, "Mary", MARKED, MARK)
+    write(ax, last + 0.4, top, "probability 0.92", 8, ha="left")
+
+
 def _streams(ax, y, top, tokens, places, subject=()):
     """Draw tokens, and the residual streams of some of them."""
     for x, token in tokens.items():

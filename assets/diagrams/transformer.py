@@ -23,6 +23,7 @@ BOXES = {
 PLUSES = {"position": 0.8, "residual 1": 2.07, "residual 2": 2.96}
 BLOCK = (0.97, 2.16)  # y and height
 POSITIONS = (0.3, 0.62, 0.72, 0.36)  # the box of the positional encodings
+ROTATED = (0.3, 1.4, 0.72, 0.36)  # the same box, where the heads rotate q and k
 # where a beam begins: its x, lower y and height
 BEAMS = {
     "block": (SKIP + 0.12, *BLOCK),
@@ -32,9 +33,9 @@ BEAMS = {
 
 IN_BLOCK = {"norm 1", "attention", "residual 1", "norm 2", "MLP", "residual 2", "block"}
 ENCODER = {"tokens", "embeddings", "position", "positions"} | IN_BLOCK
-# A language model of today has no encodings at this place: its heads rotate q and k.
-WHOLE = set(BOXES) | IN_BLOCK
+WHOLE = set(BOXES) | IN_BLOCK | {"positions"}
 HEADS, POSITIONAL = {"attention"}, {"position", "positions"}
+ROTARY = (6, 7, 8, 10, 11)  # the lessons whose model has rotary embeddings
 LOOP = {"tokens", "probabilities"}  # the model writes: a token goes back to the tokens
 
 # what is marked: names of BOXES and PLUSES, "positions", "block"
@@ -64,9 +65,14 @@ def transformer(number: int) -> None:
     box(ax, LEFT - 0.12, y, SKIP + 0.12 - LEFT + 0.12, height, fill=PALE, edge=edge)
     times = f"block\n× {layers}"
     box(ax, 0.42, y + height / 2 - 0.2, 0.56, 0.4, times, PALE, edge, 8)
-    _arrows(ax)
+    rotary, pluses = number in ROTARY, dict(PLUSES)
+    if rotary:
+        del pluses["position"]
+    _arrows(ax, pluses, ROTATED if rotary else POSITIONS)
     boxes = {name: (LEFT, y, BREADTH, *rest) for name, (y, *rest) in BOXES.items()}
     boxes["positions"] = (*POSITIONS, "positional\nencodings")
+    if rotary:
+        boxes["positions"] = (*ROTATED, "rotary\npositions")
     for name, place_and_text in boxes.items():
         ink = {} if name in subject else {"color": "#404040"}
         box(ax, *place_and_text, size=8, **marked(name in subject), **ink)
@@ -76,7 +82,7 @@ def transformer(number: int) -> None:
     for x, letter, colour in zip((-0.4, 0, 0.4), "qkv", (QUERY, KEY, VALUE)):
         fill = colour if shown else PALE
         box(ax, MIDDLE + x - 0.13, y + 0.05, 0.26, 0.18, letter, fill, size=8)
-    for name, y in PLUSES.items():
+    for name, y in pluses.items():
         plus(ax, MIDDLE, y, **marked(name in subject), radius=0.09)
     if subject >= LOOP:  # the sampled token goes back to the tokens
         top, bottom = BOXES["probabilities"][0] + 0.11, BOXES["tokens"][0] + 0.11
@@ -93,14 +99,15 @@ def transformer(number: int) -> None:
     enlarge(inside)
 
 
-def _arrows(ax):
+def _arrows(ax, pluses, positions):
     """Draw the way of a token upwards, and the residual connections around it."""
     stops = [(y, y + height) for y, height, _ in BOXES.values()]
-    stops = sorted(stops + [(y - 0.09, y + 0.09) for y in PLUSES.values()])
+    stops = sorted(stops + [(y - 0.09, y + 0.09) for y in pluses.values()])
     for (_, top), (bottom, _) in zip(stops, stops[1:]):
         arrow(ax, (MIDDLE, top), (MIDDLE, bottom))
-    x, y, width, height = POSITIONS
-    arrow(ax, (x + width, y + height / 2), (MIDDLE - 0.09, y + height / 2))
+    x, y, width, height = positions
+    end = MIDDLE - 0.09 if "position" in pluses else LEFT
+    arrow(ax, (x + width, y + height / 2), (end, y + height / 2))
     ends = PLUSES["residual 1"], PLUSES["residual 2"]
     for start, end in zip((1.05, 2.215), ends):
         arrow(ax, (MIDDLE, start), (SKIP, start), (SKIP, end), (MIDDLE + 0.09, end))
