@@ -144,16 +144,18 @@ def name_circuit():
 def giver_circuit():
     """Draw the heads of SmolLM2 that we met in the sentence of Mary and John."""
     mary, went, again, last = 2.15, 4.0, 5.5, 7.15  # x of the tokens with a stream
-    bottom, finds, marks, raises, lowers, top = 0.6, 1.27, 1.97, 2.67, 3.17, 3.85
-    ax = ground(4.2)
+    bottom, finds, marks, raises, lowers = 0.6, 1.22, 1.82, 2.47, 2.95
+    against, top = 3.43, 4.05
+    ax = ground(4.4)
     streams = {mary: "Mary", 3.3: "John", went: "went", again: "John", last: "to"}
     row(ax, bottom, {1.6: "When", 2.72: "and", 4.75: "…", 6.3: "gave a drink"}, 8)
-    _streams(ax, bottom, 3.68, streams, (mary, went, again, last), (mary,))
+    _streams(ax, bottom, 3.88, streams, (mary, went, again, last), (mary,))
     for y, x, to, value, weight in (
         (finds, went, again, "went", "0.82"),
         (marks, again, last, "John", "0.78"),
         (raises, mary, last, "Mary", "0.69"),
         (lowers, again, last, "John", "0.74"),
+        (against, mary, last, "Mary", "0.81"),
     ):
         _held(ax, x, y, 0.45, f"value: {value}", VALUE)
         arrow(ax, (x + 0.45, y), (to - 0.03, y), **FLOW)
@@ -166,15 +168,17 @@ def giver_circuit():
         )
     arrow(ax, (last + 0.2, marks + 0.05), (last + 0.2, raises - 0.05), colour=MARK)
     changes = {raises: "adds 1.54 to Mary", lowers: "lowers John by 2.94"}
+    changes |= {against: "lowers Mary by 1.40"}
     changes |= {(marks + raises) / 2: "in its query: 23.0\nattends less to John"}
     column(ax, last + 0.3, changes, ha="left")
     heads = {bottom: "tokens", finds: "17.4: attends to\nwhat followed John"}
     heads |= {marks: "20.0: attends to\nthe repeated name"}
     heads |= {raises: "23.0: name mover", lowers: "23.3: attends to\nthe repeated name"}
+    heads |= {against: "24.4: negative\nname mover"}
     column(ax, 0.38, heads, ha="left")
     for number, y in enumerate(heads, 1):
         letter(ax, 0.22, y, str(number))
-    write(ax, again + 0.12, finds, "(which head reads this: not tested)", 8, ha="left")
+    write(ax, again + 0.12, finds, "(which head reads\nthis: not tested)", 8, ha="left")
     _held(ax, last, top, 0.3, "Mary", MARKED, MARK)
     write(ax, last + 0.4, top, "probability 0.92", 8, ha="left")
 
