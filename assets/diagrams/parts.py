@@ -169,7 +169,9 @@ def giver_circuit():
     arrow(ax, (last + 0.2, marks + 0.05), (last + 0.2, raises - 0.05), colour=MARK)
     changes = {raises: "adds 1.54 to Mary", lowers: "lowers John by 2.94"}
     changes |= {against: "lowers Mary by 1.40"}
-    changes |= {(marks + raises) / 2: "in its query: 23.0\nattends less to John"}
+    changes |= {
+        (marks + raises) / 2: "in the query of 23.0,\nwhich attends\nless to John"
+    }
     column(ax, last + 0.3, changes, ha="left")
     heads = {bottom: "tokens", finds: "17.4: attends to\nwhat followed John"}
     heads |= {marks: "20.0: attends to\nthe repeated name"}
