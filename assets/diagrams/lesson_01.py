@@ -132,55 +132,40 @@ def _vector(ax, x, y, numbers, colour, cell=CELL):
 
 
 def loss_moves_scores():
-    """Draw how the loss moves two scores, with two things and two colours."""
+    """Draw how the loss moves the output, with two things and two colours."""
     ax, size, left, low = ground(2.72), 1.75, 1.25, 0.5
-    values = {"blue hat": (0, 1), "red cat": (1, 0)}  # numbers for red and for blue
-    arrow(ax, (left, low), (left + size + 0.25, low), width=0.8)
-    arrow(ax, (left, low), (left, low + size + 0.25), width=0.8)
-    write(ax, left + size / 2, 0.26, "number for red", 8)
-    write(ax, left - 0.25, low + size / 2, "number for blue", 8, rotation=90)
 
-    def at(red, blue):
+    def at(red, blue):  # a place in the plane of both numbers
         return left + red * size, low + blue * size
 
+    arrow(ax, at(0, 0), at(1.14, 0), width=0.8)
+    arrow(ax, at(0, 0), at(0, 1.14), width=0.8)
+    write(ax, left + size / 2, 0.26, "number for red", 8)
+    write(ax, left - 0.25, low + size / 2, "number for blue", 8, rotation=90)
     arrow(ax, at(0, 1), at(1, 0), head=False, width=0.8)
     arrow(ax, at(0.5, 0.5), at(0.33, 0.67), **FLOW)
-    for name, value in values.items():
-        _dot(ax, *at(*value), VALUE)
-        write(
-            ax,
-            at(*value)[0] + 0.14,
-            at(*value)[1] + 0.12,
-            f"value of {name}",
-            ha="left",
-        )
-    for weight, colour in ((0.5, "white"), (0.7, MARKED)):
-        _dot(ax, *at(1 - weight, weight), colour)
-    write(ax, *at(0.56, 0.58), "output before", ha="left")
-    write(ax, *at(0.36, 0.78), "output after", ha="left")
-    columns = {4.75: "", 5.85: "before", 7.0: "after"}
-    row(ax, 2.25, columns, 10, **BOLD)
-    for y, name, before, after in _after_one_step(values):
+    for name, (red, blue), fill in (
+        ("value of blue hat", (0, 1), VALUE),
+        ("value of red cat", (1, 0), VALUE),
+        ("output before", (0.5, 0.5), "white"),
+        ("output after", (0.3, 0.7), MARKED),
+    ):
+        x, y = at(red, blue)
+        ax.add_patch(plt.Circle((x, y), 0.07, fc=fill, ec=LINE, zorder=3))
+        write(ax, x + 0.14, y + 0.12, name, ha="left")
+    row(ax, 2.25, {5.85: "before", 7.0: "after"}, 10, **BOLD)
+    outputs = np.array([[0.5, 0.5], [0.3, 0.7]])  # before and after, (red, blue)
+    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[:, 1]  # cross-entropy
+    for y, name, pair in (
+        (1.85, "weight of blue hat", ["0.5", "0.7"]),
+        (1.5, "weight of red cat", ["0.5", "0.3"]),
+        (1.15, "output (red, blue)", [f"({x:g}, {y:g})" for x, y in outputs]),
+        (0.8, "loss", [f"{loss:.2f}" for loss in losses]),
+    ):
         write(ax, 5.25, y, name, ha="right")
-        row(ax, y, {5.85: before, 7.0: after}, 10)
+        row(ax, y, dict(zip((5.85, 7.0), pair)), 10)
         arrow(ax, (6.25, y), (6.6, y), width=0.8)
     write(ax, 6.1, 0.26, 'question "hat?", right colour: blue', 8)
-
-
-def _after_one_step(values):
-    """Yield (y, name, before, after): with a weight of the hat of 0.5, then of 0.7."""
-    outputs = [np.array([w, 1 - w]) @ list(values.values()) for w in (0.5, 0.7)]
-    losses = [np.log(np.exp(o).sum()) - o[1] for o in outputs]  # cross-entropy
-    pairs = [f"({o[0]:.1f}, {o[1]:.1f})" for o in outputs]
-    yield 1.85, "weight of blue hat", "0.5", "0.7"
-    yield 1.5, "weight of red cat", "0.5", "0.3"
-    yield 1.15, "output (red, blue)", *pairs
-    yield 0.8, "loss", *(f"{loss:.2f}" for loss in losses)
-
-
-def _dot(ax, x, y, colour):
-    """Draw a point with an edge."""
-    ax.add_patch(plt.Circle((x, y), 0.07, facecolor=colour, edgecolor=LINE, zorder=3))
 
 
 # --- all queries: the recap ---

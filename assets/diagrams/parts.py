@@ -159,19 +159,11 @@ def giver_circuit():
     ):
         _held(ax, x, y, 0.45, f"value: {value}", VALUE)
         arrow(ax, (x + 0.45, y), (to - 0.03, y), **FLOW)
-        write(
-            ax,
-            (max(x, 4.0 if to == again else again) + to) / 2 + 0.2,
-            y + 0.11,
-            weight,
-            8,
-        )
+        write(ax, to - 0.6, y + 0.11, weight, 8)
     arrow(ax, (last + 0.2, marks + 0.05), (last + 0.2, raises - 0.05), colour=MARK)
+    query = "in the query of 23.0,\nwhich attends\nless to John"
     changes = {raises: "adds 1.54 to Mary", lowers: "lowers John by 2.94"}
-    changes |= {against: "lowers Mary by 1.40"}
-    changes |= {
-        (marks + raises) / 2: "in the query of 23.0,\nwhich attends\nless to John"
-    }
+    changes |= {against: "lowers Mary by 1.40", (marks + raises) / 2: query}
     column(ax, last + 0.3, changes, ha="left")
     heads = {bottom: "tokens", finds: "17.4: attends to\nwhat followed John"}
     heads |= {marks: "20.0: attends to\nthe repeated name"}

@@ -65,14 +65,13 @@ def transformer(number: int) -> None:
     box(ax, LEFT - 0.12, y, SKIP + 0.12 - LEFT + 0.12, height, fill=PALE, edge=edge)
     times = f"block\n× {layers}"
     box(ax, 0.42, y + height / 2 - 0.2, 0.56, 0.4, times, PALE, edge, 8)
-    rotary, pluses = number in ROTARY, dict(PLUSES)
-    if rotary:
+    positions, pluses = (*POSITIONS, "positional\nencodings"), dict(PLUSES)
+    if number in ROTARY:
+        positions = *ROTATED, "rotary\npositions"
         del pluses["position"]
-    _arrows(ax, pluses, ROTATED if rotary else POSITIONS)
+    _arrows(ax, pluses, positions[:4])
     boxes = {name: (LEFT, y, BREADTH, *rest) for name, (y, *rest) in BOXES.items()}
-    boxes["positions"] = (*POSITIONS, "positional\nencodings")
-    if rotary:
-        boxes["positions"] = (*ROTATED, "rotary\npositions")
+    boxes["positions"] = positions
     for name, place_and_text in boxes.items():
         ink = {} if name in subject else {"color": "#404040"}
         box(ax, *place_and_text, size=8, **marked(name in subject), **ink)
