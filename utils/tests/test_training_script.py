@@ -1,15 +1,19 @@
-"""Lesson 06 says that its visible cells, copied into a file, are a training script."""
+"""Lessons 06 and 07 say that some of their cells, copied into a file, are a script."""
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from utils.exercises import EXERCISES
 from utils.exercises.catalogue import cells_of
+from utils.pretrained import find_minilm
 
-PAGE = Path(__file__).parents[2] / "notebooks" / "06_transformer_block.ipynb"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+PAGE = NOTEBOOKS / "06_transformer_block.ipynb"
 
 
 def visible_cells(begins: str, ends: str) -> list[str]:
@@ -54,3 +58,19 @@ def test_the_visible_cells_of_the_page_train_a_model(script, tmp_path, capsys):
     assert len(names["losses"]) == 3
     assert names["losses"][0] > names["losses"][-1]
     assert set(names["held_out_losses"]) == {0}
+
+
+def test_the_script_for_a_model_of_your_own_needs_no_file_of_the_course(tmp_path):
+    cells = [text for _, text, _ in cells_of(NOTEBOOKS / "07_seeing_heads.ipynb")]
+    first = next(i for i, text in enumerate(cells) if "\nown = AutoModel" in text)
+    drawn, shows, _ = cells[first + 1].partition("show(\n")
+    assert shows
+    lines = f"folder = {str(find_minilm())!r}", cells[first], f"{drawn}plt.show()"
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "\n".join([*lines, "print(len(moved), moved[3])"]), encoding="utf-8"
+    )
+    command = [sys.executable, "-I", str(path)]  # -I: without the course's folder
+    said = subprocess.run(command, env={"MPLBACKEND": "agg"}, capture_output=True)
+    number, moved = said.stdout.split()
+    assert number == b"12" and abs(float(moved) - 0.17) < 0.006
