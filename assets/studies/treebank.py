@@ -171,27 +171,46 @@ def between(sentence: Sentence, word: int, verb: int) -> str:
     return "other words: only pronouns" if pronouns else "other words"
 
 
-def objects_of(reading: Reading, head: str) -> dict[str, dict[str, dict]]:
+def usual_tags(sentences: Sequence[Sentence]) -> dict[str, str]:
+    """Return the part of speech that each word most often has in these sentences."""
+    counts: dict[str, Counter] = {}
+    for sentence in sentences:
+        for word, tag in zip(sentence.words, sentence.upos):
+            counts.setdefault(word.lower(), Counter())[tag] += 1
+    return {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+
+
+def objects_of(
+    reading: Reading, head: str, usual: dict[str, str]
+) -> dict[str, dict[str, dict]]:
     """Return how many verbs of objects a head and a rule find: {between: {distance}}.
 
-    The rule names the nearest verb to the left. The distance is the number of words
-    from the verb to the object, below 0 where the verb comes later.
+    The rule names the nearest verb to the left; "by usual tags" it is not told the part
+    of speech of a word in its sentence, but takes the usual one (NOUN if unknown). The
+    distance is the number of words from the verb to the object, below 0 where the verb
+    comes later.
     """
     arcs = arcs_of(reading, "to head").of("obj")
     by_head = hits(reading, arcs)[:, reading.names.index(head)].tolist()
     found: dict[str, dict[str, dict]] = {}
     for right, row, word, verb in zip(by_head, *(x.tolist() for x in arcs[:3])):
         sentence = reading.sentences[row]
-        nearest = [i for i in range(word) if sentence.upos[i] == "VERB"][-1:]
-        counts = found.setdefault(between(sentence, word, verb), {})
-        count = counts.setdefault(
-            str(word - verb), dict.fromkeys(("objects", "head", "rule"), 0)
+        by_rule, by_usual = (
+            [i for i in range(word) if tags[i] == "VERB"][-1:] == [verb]
+            for tags in (
+                sentence.upos,
+                [usual.get(each.lower(), "NOUN") for each in sentence.words],
+            )
         )
-        count["objects"] += 1
-        count["head"] += int(right)
-        count["rule"] += int(nearest == [verb])
+        counts = found.setdefault(between(sentence, word, verb), {})
+        count = counts.setdefault(str(word - verb), Counter())
+        said = {"objects": 1, "head": right, "rule": by_rule}
+        said |= {"both": right and by_rule, "by usual tags": by_usual}
+        count.update({name: int(x) for name, x in said.items()})
     return {
-        group: {distance: counts[distance] for distance in sorted(counts, key=int)}
+        group: {
+            distance: dict(counts[distance]) for distance in sorted(counts, key=int)
+        }
         for group, counts in sorted(found.items())
     }
 
@@ -225,12 +244,11 @@ def p_value(finding: Finding, reading: Reading, arcs: Arcs) -> float:
     return sign_flip(difference, arcs.sentence, len(reading.sentences))
 
 
-def objects_read(found: list, reading: Reading) -> dict:
-    """Return `objects_of` for the head that was chosen for objects."""
+def objects_read(found: list, first: Reading, other: Reading) -> dict:
+    """Return `objects_of` the other set for the head that was chosen on the first."""
     key = "obj", "to head"
-    return objects_of(
-        reading, *(x.head for x in found if (x.relation, x.direction) == key)
-    )
+    (head,) = (x.head for x in found if (x.relation, x.direction) == key)
+    return objects_of(other, head, usual_tags(first.sentences))
 
 
 def row_of(finding: Finding, other: Reading) -> dict:
@@ -273,7 +291,7 @@ def study(dev: Path, test: Path) -> dict:
         "data": data,
         "dev": described(readings[0]),
         "test": described(readings[1]),
-        "objects": objects_read(found, readings[1]),
+        "objects": objects_read(found, *readings),
         "rows": rows,
     }
 
@@ -293,7 +311,7 @@ def again(stored: dict, dev: Path, test: Path) -> list[dict]:
         "data": data,
         "dev": described(readings[0]),
         "test": described(readings[1]),
-        "objects": objects_read(found, readings[1]),
+        "objects": objects_read(found, *readings),
     }
     rows = [rounded(row_of(each, readings[1])) for each in found]
     return comparable(whole | {"rows": rows})
