@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from .probe import (
+    ALL,
     CAUSAL,
     LENGTH,
     ONE,
     OTHERS,
+    TEXTS,
     Probe,
     call_with,
     copied,
@@ -137,7 +139,27 @@ def pattern(sees: Tensor) -> tuple[bool | None, str]:
 def who_sees_whom(p: Probe):
     if not (p.sees & OTHERS).any() and (p.own_call or stored_tokens(p)):
         return None, "no token sees another: is it meant?"
-    return pattern(p.sees)
+    ok, text = pattern(p.sees)
+    if ok and not (own := see_themselves(p)).all():
+        which = ", ".join(map(str, (~own).nonzero().flatten().tolist()))
+        return None, f"{text}; but {which} do not see themselves: is it meant?"
+    return ok, text
+
+
+def see_themselves(p: Probe) -> Tensor:
+    """Return which tokens see themselves, (length,); all, if it cannot be told.
+
+    A token's own output depends on it by its query, too. But among equal tokens, one
+    that does not see itself gets their value, whatever its query is.
+    """
+    own = torch.zeros(LENGTH, dtype=torch.bool)
+    for _ in range(TEXTS):
+        x = 0.2 * p.text(1, 1).expand(1, LENGTH, p.embed_dim)
+        output = p.run(x)
+        if not p.same(output, output[:, :1].expand_as(output)):  # such as positions
+            return torch.ones_like(own)
+        own |= p.moves(x, None, ALL).diagonal()
+    return own
 
 
 def stored_tokens(p: Probe) -> bool:

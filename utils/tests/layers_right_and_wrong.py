@@ -720,6 +720,15 @@ class ZerosPaintedOver(Stacked):
         return super().softmax(scores).nan_to_num(0.0)
 
 
+class OffByOne(Stacked):
+    """Each token sees earlier ones only, but for the first, which sees itself."""
+
+    def weigh(self, scores, mask):
+        visible = torch.ones_like(scores).tril(-1)
+        visible[..., 0, 0] = 1
+        return super().weigh(scores.masked_fill(visible == 0, LOW), mask)
+
+
 class EveryFourthFeature(Stacked):
     """Head h has the features h, h + 4, …, as in SuperGlue."""
 

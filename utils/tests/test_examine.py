@@ -318,6 +318,7 @@ SAID = [  # layer, or its name, what its report says, what it does not say
     ("by_text", "something else in a batch than alone", "mask"),
     ("later_only", "is the mask inverted?", "grows"),
     ("not_itself", "earlier tokens, but not itself", "sees itself"),
+    ("OffByOne", "ones; but 1, 2, 3, 4, 5, 6, 7 do not see themselves: is it", "0, 1"),
     ("after", 'of the kind "True shows" leaves a trace', "seen, though"),
     ("rotary_merge", "heads or tokens are mixed up", "a sink"),
     ("rotary_after", "weights are hidden after the softmax", "a sink"),
