@@ -92,11 +92,12 @@ def run(variant: str, seed: int, corpus: Corpus) -> dict:
     return rounded(stored)
 
 
-def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
-    """Return the loss of counting `order` tokens at a time (Kneser and Ney 1995).
+def kneser_ney(corpus: Corpus, order: int, discount: float) -> list[float]:
+    """Return the probability of each validation token but the first order - 1.
 
-    Interpolated, as in Chen and Goodman 1999; below the highest order what is counted
-    is in how many contexts a token stands.
+    By counting `order` tokens at a time (Kneser and Ney 1995), interpolated, as in Chen
+    and Goodman 1999; below the highest order what is counted is in how many contexts a
+    token stands.
     """
     text, asked = corpus.train.tolist(), corpus.validation.tolist()
     counts = Counter(zip(*(text[i:] for i in range(order))))
@@ -122,9 +123,33 @@ def kneser_ney(corpus: Corpus, order: int, discount: float) -> float:
         share = discount * kinds[level][context]
         return (kept + share * lower) / totals[level][context]
 
-    grams = zip(*(asked[i:] for i in range(order)))
-    found = [-log(probability(gram, 0)) for gram in grams]
-    return sum(found) / len(found)
+    return [probability(gram, 0) for gram in zip(*(asked[i:] for i in range(order)))]
+
+
+def mean_loss(found: list[float]) -> float:
+    """Return the mean of -ln p, in nats per token."""
+    return round(sum(-log(p) for p in found) / len(found), 4)
+
+
+def with_cache(corpus: Corpus, order: int, discount: float) -> float:
+    """Return the loss of counting, if it also counts in the window (lesson 06, deeper).
+
+    Of the next token's probability, 0.05 is its frequency in the window so far, and 0.2
+    that after earlier copies of the last token, if there are any.
+    """
+    ids, targets = corpus.windows(LENGTH, "validation")
+    # the first tokens have no context of this order: they get an equal share
+    known = [1 / len(corpus.vocab)] * (order - 2) + kneser_ney(corpus, order, discount)
+    found, by_counting = [], iter(known)
+    for row, wanted in zip(ids.tolist(), targets.tolist()):
+        for t, (token, p) in enumerate(zip(wanted, by_counting)):
+            seen = row[: t + 1]
+            mixed = 0.95 * p + 0.05 * seen.count(token) / len(seen)
+            came_next = [b for a, b in zip(seen, seen[1:]) if a == seen[-1]]
+            if came_next:
+                mixed += 0.2 * (came_next.count(token) / len(came_next) - p)
+            found.append(mixed)
+    return mean_loss(found)
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
@@ -144,7 +169,7 @@ def baselines(corpus: Corpus) -> dict[str, float]:
 def best_n_grams(corpus: Corpus) -> dict[int, float]:
     """Return what counting 2 to 5 tokens at a time reaches, in nats per token."""
     return {  # of the discounts, the one that suits the validation text: it helps them
-        order: round(min(kneser_ney(corpus, order, d) for d in DISCOUNTS), 4)
+        order: min(mean_loss(kneser_ney(corpus, order, d)) for d in DISCOUNTS)
         for order in (2, 3, 4, 5)
     }
 
@@ -162,7 +187,9 @@ def study() -> dict:
         "text": sizes(corpus),
         "model": {"embed_dim": EMBED_DIM, "heads": HEADS, "layers": LAYERS},
         "training": {"length": LENGTH, "batch": BATCH, "steps": STEPS, **OPTIONS},
-        "baselines": baselines(corpus) | {"kneser_ney": best_n_grams(corpus)},
+        "baselines": baselines(corpus)
+        | {"kneser_ney": best_n_grams(corpus)}
+        | {"five tokens with a cache": with_cache(corpus, 5, 0.75)},
         "runs": told(run(kind, seed, corpus) for seed in SEEDS for kind in VARIANTS),
     }
 
