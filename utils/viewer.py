@@ -37,7 +37,7 @@ Place = tuple[int, int]  # (layer, head)
 
 
 class View:
-    """An interactive view of heads: display it in a notebook."""
+    """An interactive view of heads: display it in a notebook, or `save` it."""
 
     def __init__(self, markup: str, title: str, summary: str):
         self._markup, self._title, self._summary = markup, title, summary
@@ -47,6 +47,13 @@ class View:
 
     def __repr__(self) -> str:
         return f"<{self._title}: {self._summary}>"
+
+    def save(self, path: str | Path) -> None:
+        """Write the view as an HTML page, which any browser opens without Python."""
+        head = (
+            f'<!doctype html><meta charset="utf-8"><title>{_text(self._title)}</title>'
+        )
+        Path(path).write_text(f"{head}\n{self._markup}\n", encoding="utf-8")
 
 
 def view_heads(

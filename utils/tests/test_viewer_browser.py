@@ -167,6 +167,18 @@ def test_the_mouse_reads_every_cell_of_the_heat_map(opened, weights):
             assert ink == pytest.approx(weight, abs=0.004)
 
 
+def test_a_saved_view_is_a_page_of_its_own(watched, tmp_path):
+    path, title = tmp_path / "heads.html", "</title><script>no()</script>"
+    view_heads(SHIFT, ["שלום", *WORDS[1:]], title=title).save(path)
+    page = watched()
+    page.goto(path.as_uri())
+    assert page.noticed == [f"request {page.url}"]  # itself, and nothing else
+    page.noticed.clear()
+    assert page.title() == title
+    next(cells(page))
+    assert "שלום" in said(page) and "0.000 (uniform 0.200)" in said(page)
+
+
 def test_what_the_mask_hides_is_marked_in_the_sentences(opened):
     page = opened(view_heads(EVEN, WORDS, mask=EVEN[0] > 0))
     hover(page, "readers", 1)
