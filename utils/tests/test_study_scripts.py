@@ -5,6 +5,7 @@ The treebank, whose texts are not in the repository, is studied here on a tiny o
 
 import inspect
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -195,6 +196,12 @@ def test_between_an_object_and_its_verb():
     assert stands("what car sold", *later) == "the verb comes later"
     near = "VERB NOUN", [0, 1], 1, 0
     assert stands("saw cars", *near) == "only words of the object"
+
+
+def test_the_usual_tag_of_a_word_is_its_most_frequent_one():
+    tags = "NOUN VERB NOUN".split()
+    some = [SimpleNamespace(words=["Saw"], upos=[tag]) for tag in tags]
+    assert treebank.usual_tags(some) == {"saw": "NOUN"}
 
 
 def test_the_objects_of_the_treebank_add_up_to_its_row():
