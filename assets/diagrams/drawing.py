@@ -229,12 +229,12 @@ def stack(ax, x, y, matrices, cell=0.2, step=0.05):
 
 def viridis(weights, mask=None) -> np.ndarray:
     """Return the colours of attention weights from 0 to 1; None where masked."""
-    return _colours("viridis", np.asarray(weights), mask)
+    return colours("viridis", np.asarray(weights), mask)
 
 
 def signed(numbers, mask=None) -> np.ndarray:
     """Return the colours of numbers around 0: red above, blue below; None if masked."""
-    return _colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
+    return colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
 
 
 def causal_maps(scores) -> list[np.ndarray]:
@@ -244,9 +244,10 @@ def causal_maps(scores) -> list[np.ndarray]:
     return [viridis(each, mask) for each in softmax(np.where(mask, scores, -np.inf))]
 
 
-def _colours(name, numbers, mask):
-    colours = [[*map(to_hex, row)] for row in plt.get_cmap(name)(numbers)]
-    return np.where(True if mask is None else mask, colours, None)
+def colours(name, numbers, mask=None) -> np.ndarray:
+    """Return the colours of numbers from 0 to 1 on a scale; None where masked."""
+    found = [[*map(to_hex, row)] for row in plt.get_cmap(name)(numbers)]
+    return np.where(True if mask is None else mask, found, None)
 
 
 def softmax(scores) -> np.ndarray:

@@ -191,9 +191,23 @@ def recap_01():
     names(ax, 0.6, LOWER, TOKENS, SMALL, [SAT])
     x = 0.65
     for name, rows, fill, cell, shape, then in (
-        (r"scores $QK^\top$", scores, viridis(scores / 4), SMALL, "L × S", "÷ √4"),
-        ("scaled scores", scores / 2, viridis(scores / 8), SMALL, "L × S", "softmax"),
-        ("weights", weights, viridis(weights), wide, "L × S", "×"),
+        (
+            r"scores $QK^\top$",
+            scores,
+            colours("Greys", scores / 8),
+            SMALL,
+            "L × S",
+            "÷ √4",
+        ),
+        (
+            "scaled scores",
+            scores / 2,
+            colours("Greys", scores / 16),
+            SMALL,
+            "L × S",
+            "softmax",
+        ),
+        ("weights", weights, colours("RdPu", weights / 1.7), wide, "L × S", "×"),
         ("$V$", VALUES, VALUE, SMALL, "S × d_v", "="),
         ("output", weights @ np.array(VALUES), VALUE, wide, "L × d_v", ""),
     ):
