@@ -335,8 +335,7 @@ def _mlp(activation: str, embed_dim: int, mlp_dim: int, bias: bool, dropout: flo
         return GatedMLP(embed_dim, mlp_dim, bias=bias, dropout=dropout)
     return nn.Sequential(
         nn.Linear(embed_dim, mlp_dim, bias=bias),
-        ACTIVATIONS[activation](),
-        nn.Dropout(dropout),
+        nn.Sequential(ACTIVATIONS[activation](), nn.Dropout(dropout)),
         nn.Linear(mlp_dim, embed_dim, bias=bias),
     )
 

@@ -41,7 +41,7 @@ REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 VOCABULARY_SHA256 = "0f052197aac305fe42f378b5c61554b7bacb34b8be4af83fec2cfdcdffbc9973"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-STORIES_SHA256 = "4227b5843ac1ac0a1451af51407dab437e968b3a2d1e23e709a180087cc7b4d3"
+STORIES_SHA256 = "d2f5731302485f66b0a4184e194a250f50ed9fa1be158ccc56574e67a81144c6"
 STORIES = "assets/studies/trained/stories.safetensors"  # in the course's folder
 PIP = f'"{sys.executable}" -m pip install'  # for the Python that runs this
 
@@ -92,7 +92,7 @@ NAMES = {  # parts of names in the files -> ours; first BERT's, then GGUF's
     "attention.output.dense": "attention.out_proj",
     "attention.output.LayerNorm": "attention_norm",
     "intermediate.dense": "mlp.0",
-    "output.dense": "mlp.3",
+    "output.dense": "mlp.2",
     "output.LayerNorm": "mlp_norm",
     "blk": "blocks",
     "token_embd": "embedding",

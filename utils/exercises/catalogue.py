@@ -29,6 +29,7 @@ ALWAYS = [  # what an answer that is run alone may use on every page
     "import torch",
     "import torch.nn.functional as F",
     "from torch import nn",
+    "from utils.models import Block",  # the page of lesson 06 writes it
 ]
 SLOW = "transformers", "gguf"  # imports of a page that no answer needs
 RIGHT, PYTHON = "right", "```python"

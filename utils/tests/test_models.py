@@ -66,7 +66,7 @@ def test_a_block_of_attention_only_without_norms_and_what_it_drops():
     assert with_mlp.mlp[0].out_features == 4 * E
     dropped = Block(E, H, dropout=1.0)  # of what is added, all: nothing happens
     nn.init.normal_(dropped.attention.out_proj.bias)
-    assert torch.equal(dropped(x), x) and dropped.mlp[2].p == 1.0
+    assert torch.equal(dropped(x), x) and dropped.mlp[1][1].p == 1.0
     mlp = GatedMLP(E, 7, dropout=1.0)  # dropped inside, all of it
     assert torch.equal(mlp(x), mlp.down.bias.expand(x.shape))
 

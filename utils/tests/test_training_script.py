@@ -34,7 +34,10 @@ def visible_cells(begins: str, ends: str) -> list[str]:
 def script() -> str:
     """Return the script, made as the page tells it, with both exercises solved."""
     cells = visible_cells("## 3 The language model", "## 5 Does the model see")
-    code = "\n\n".join(cell for cell in cells if "surprise" not in cell)
+    (block,) = visible_cells("### Norm, compute, add", "### Which parts connect")
+    imports, *rest = (cell for cell in cells if "surprise" not in cell)
+    assert "import torch" in imports and block.startswith("class Block(")
+    code = "\n\n".join([imports, block, *rest])
     code, checks = re.subn(r"^check\(.*\)$", "", code, flags=re.M)
     assert checks == 2
     for name, number in (("CausalLM", "6.1"), ("next_token_loss", "6.2")):
