@@ -189,25 +189,13 @@ def recap_01():
     ):
         x = _shaped(ax, x, UPPER, rows, fill, name, shape) + gap
     names(ax, 0.6, LOWER, TOKENS, SMALL, [SAT])
+    grey, pale = (colours("Greys", scores / n) for n in (8, 16))  # one scale
+    pink = colours("RdPu", weights / 1.7)
     x = 0.65
     for name, rows, fill, cell, shape, then in (
-        (
-            r"scores $QK^\top$",
-            scores,
-            colours("Greys", scores / 8),
-            SMALL,
-            "L × S",
-            "÷ √4",
-        ),
-        (
-            "scaled scores",
-            scores / 2,
-            colours("Greys", scores / 16),
-            SMALL,
-            "L × S",
-            "softmax",
-        ),
-        ("weights", weights, colours("RdPu", weights / 1.7), wide, "L × S", "×"),
+        (r"scores $QK^\top$", scores, grey, SMALL, "L × S", "÷ √4"),
+        ("scaled scores", scores / 2, pale, SMALL, "L × S", "softmax"),
+        ("weights", weights, pink, wide, "L × S", "×"),
         ("$V$", VALUES, VALUE, SMALL, "S × d_v", "="),
         ("output", weights @ np.array(VALUES), VALUE, wide, "L × d_v", ""),
     ):
