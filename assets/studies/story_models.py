@@ -31,9 +31,9 @@ def rows() -> tuple[Tensor, Tensor]:
     return encode(write_stories(4000, seed=1)), encode(write_stories(400, seed=2))
 
 
-def make_model(**options) -> CausalLM:
+def make_model(num_layers=2, **options) -> CausalLM:
     """Return the model, untrained: 2 blocks of 4 heads, 128 features."""
-    return CausalLM(len(VOCAB), 128, 4, 2, position=Rotary(32), **options)
+    return CausalLM(len(VOCAB), 128, 4, num_layers, position=Rotary(32), **options)
 
 
 def make_batch(generator):

@@ -85,14 +85,17 @@ def first_line(error: BaseException) -> str:
 
 
 def _own_line(error: BaseException) -> str:
-    """Return the learner's last line in a traceback, with its number, or ""."""
-    found = ""
+    """Return the answer's last line in a traceback, with its number, or "".
+
+    A notebook's cells are files: the answer's is the first that is the learner's.
+    """
+    found = []  # (file, line)
     for frame, number in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         text = linecache.getline(file, number, frame.f_globals).strip()
         if text and not file.startswith(NOT_THE_LEARNERS):
-            found = f"line {number}: {text}"
-    return found
+            found.append((file, f"line {number}: {text}"))
+    return "".join([line for file, line in found if file == found[0][0]][-1:])
 
 
 def copied(x):

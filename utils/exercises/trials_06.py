@@ -150,6 +150,7 @@ def models():
         known[name] = {"sees": following & (at == K), "modes": (at % 5 != 1,)}
     larger = {"level": 5.0}
     known["a leak of 0.01 in larger logits"] = known["a leak of 0.01"] | larger
+    known["a causal model without rounding"] = {"rounds": 0.0}
     for name, model in known.items():
         yield {"logits_of": BlackBox(name, **model)}
 

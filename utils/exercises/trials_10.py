@@ -44,6 +44,7 @@ def texts(dtype):
 def steps(dtype):
     """Yield the steps of some attentions, one after the other."""
     sizes = [(4, 9, 3, 2), (3, 8, 4, 5), (2, 5, 2, 1), (1, 6, 1, 3), (3, 6, 2, 2)]
+    yield example(dtype)  # first: a reader can follow it by hand
     for seed, (queries, keys, block, dim) in enumerate(sizes):
         scores = 3 * randn(queries, keys, seed=seed, dtype=dtype)
         values = randn(keys, dim, seed=20 + seed, dtype=dtype)
@@ -63,6 +64,12 @@ def steps(dtype):
             upto = scores[:, :at], values[:at]
             part = {"scores": scores[:, at : at + block], "values": values[at:][:block]}
             yield part | state(*upto)
+
+
+def example(dtype):
+    """Return the example of the page: one score and one value."""
+    numbers = {"scores": 3, "values": 2, "top": 1, "total": 1, "output": 7}
+    return {name: torch.full((1, 1), x, dtype=dtype) for name, x in numbers.items()}
 
 
 def state(scores, values):

@@ -83,7 +83,7 @@ RUNS = {
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
     "seen_heads": (16, "seed", lambda s: [(seed,) for seed in range(16)]),
     "story_models": (16, "seed", lambda s: [(seed,) for seed in s.SEEDS]),
-    "story_variants": (64, "variant, seed", lambda s: product(s.VARIANTS, s.SEEDS)),
+    "story_variants": (72, "variant, seed", lambda s: product(s.VARIANTS, s.SEEDS)),
     "story_heads": (16, "seed", lambda s: product(s.SEEDS)),
     "thermometers": (112, "kind, seed", lambda s: [
         (name, seed) for name, kind in s.KINDS.items() for seed in kind.seeds]),
