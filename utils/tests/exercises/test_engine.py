@@ -505,6 +505,13 @@ def test_without_source_no_line_is_invented():
         assert "In line" not in grade(made_up("return 1", ONE), answer).message
 
 
+def test_the_line_is_the_answers_own_and_not_one_of_another_cell():
+    notebook = Notebook().run("\n\ndef helper(x):\n    return x / 0")
+    notebook.run("def answer(x):\n    return helper(x)")
+    message = grade(made_up("return 1", ONE), notebook.names["answer"]).message
+    assert "\n  In line 2: return helper(x)\n" in message
+
+
 def test_a_default_device_that_stays_is_not_set_again(monkeypatch):
     """After a reset, PyTorch 2.6 cannot say which it is, and transformers asks."""
     asked = []
