@@ -64,13 +64,14 @@ def test_the_script_for_a_model_of_your_own_needs_no_file_of_the_course(tmp_path
     cells = [text for _, text, _ in cells_of(NOTEBOOKS / "07_seeing_heads.ipynb")]
     first = next(i for i, text in enumerate(cells) if "\nown = AutoModel" in text)
     drawn, shows, _ = cells[first + 1].partition("show(\n")
-    assert shows
-    lines = f"folder = {str(find_minilm())!r}", cells[first], f"{drawn}plt.show()"
+    (count,) = (text for text in cells if text.startswith("from collections import C"))
+    assert shows and "first[" in count
+    lines = [f"folder = {str(find_minilm())!r}", cells[first], f"{drawn}plt.show()"]
+    lines += ["print(len(moved), moved[3])", "sentences = [sentence, 'Rain fell.']"]
     path = tmp_path / "mine.py"
-    path.write_text(
-        "\n".join([*lines, "print(len(moved), moved[3])"]), encoding="utf-8"
-    )
+    path.write_text("\n".join([*lines, count]), encoding="utf-8")
     command = [sys.executable, "-I", str(path)]  # -I: without the course's folder
     said = subprocess.run(command, env={"MPLBACKEND": "agg"}, capture_output=True)
-    number, moved = said.stdout.split()
+    number, moved, *counted = said.stdout.split(maxsplit=2)
     assert number == b"12" and abs(float(moved) - 0.17) < 0.006
+    assert b"head 3.3 comes first in 1 of 2 sentences" in counted[0]
