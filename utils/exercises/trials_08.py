@@ -89,6 +89,9 @@ def heads_to_score(dtype):
         scores = 2 * randn(len(ids), len(ids), seed=seed, dtype=dtype)
         scores = scores.masked_fill(~causal_mask(len(ids)), -torch.inf)
         yield {"weights": scores.softmax(dim=-1), "ids": torch.tensor(ids)}
+    weights = torch.eye(5, dtype=dtype)  # only query 3 attends to what followed
+    weights[3] = weights[2].clone()
+    yield {"weights": weights, "ids": torch.tensor([1, 2, 1, 2, 1])}
 
 
 # --- 8.4 and 8.5: two heads by hand, on texts whose tokens are one-hot ------------
