@@ -134,7 +134,7 @@ def examine(
         kind = getattr(layer, "__name__", type(layer).__name__)
         raise TypeError(f"layer is {kind}; give an nn.Module, such as Layer(64, 4).")
     sizes = embed_dim, num_heads
-    if not all(isinstance(n, int) and n > 0 for n in sizes) or embed_dim % num_heads:
+    if not all(type(n) is int and n > 0 for n in sizes) or embed_dim % num_heads:
         raise ValueError(f"{num_heads=} must divide {embed_dim=}: whole, above 0.")
     modes = {module: module.training for module in layer.modules()}
     layer.eval()  # a closure in the copy keeps the layer's own modules

@@ -34,7 +34,7 @@ def numbers(p: Probe):
             pattern = names[0] if names else ", with its pattern"
             whole = reference(p.x, each, heads, p.sees)
             if not p.same(whole, p.output, SINGLE):
-                but = f" but for the biases, added elsewhere{each.but}"
+                but = f" but for the biases, added elsewhere{each.but}: is it meant?"
                 return None, equation(p, each, pattern, known, bare) + but
             long, all_keys = p.text(1, 70), torch.ones(70, 70, dtype=torch.bool)
             shown = all_keys.tril() if names == [", causal"] else all_keys
@@ -84,8 +84,10 @@ def with_other_heads(p: Probe, bare: Tensor) -> str | None:
 
 def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
+    if p.hides:
+        return differs_with_a_mask(p) if p.reading else None
     if not p.reading or masks.kinds(p)[0] is not False:
-        return differs_with_a_mask(p) if p.reading and p.hides else None
+        return None
     ways = [("True shows", shape) for shape in [*SHAPES][:3]]
     outputs = [p.tried(p.x, made(way, p.hide), p.bare) for way in ways]
     for mistake in (m for m in known_mistakes() if m.of_head):
@@ -102,7 +104,7 @@ def differs_with_a_mask(p: Probe):
     output of token 2 to 0, which is hidden from all.
     """
     mask, shown = made(p.hides, p.hide), p.sees & ~hidden_by(p, p.hides[1])
-    x, rows = p.text(3, len(shown)), [n for n in range(len(shown)) if n != 2]
+    x, rows = p.text(9, len(shown)), [n for n in range(len(shown)) if n != 2]
     x[:, 1] = 0.0
     for size in (1.0, 30.0):
         given, bare = p.tried(size * x, mask, p.bare), p.tried(size * x, None, p.bare)

@@ -9,6 +9,7 @@ from .outside import pattern, slope
 from .probe import (
     ALL,
     ALWAYS,
+    CAUSAL,
     EXACTLY,
     INSTEAD,
     LATER,
@@ -28,6 +29,8 @@ from .probe import (
 
 def kinds(p: Probe):
     """See what masks of each kind and shape do that should hide token 2."""
+    if any(edits(p, way) for way in p.masked):
+        return False, "the layer changes the mask that it is given"
     if p.hides:
         return masks_that_hide(p)
     if not p.masked:
@@ -54,6 +57,16 @@ def kinds(p: Probe):
     if not (names or p.own_call):
         return None, f"what is given as a second input {did}: is it a mask?"
     return False, f"no mask hides a token exactly: {one}"
+
+
+def edits(p: Probe, way: tuple[str, str]) -> bool:
+    """Whether the layer changes a mask that its caller may use again."""
+    mask = made(way, p.hide)
+    mask = mask.expand(len(p.x) if len(mask) == 1 else -1, *mask.shape[1:])
+    mask = mask.to(p.dtype if mask.is_floating_point() else None, copy=True)
+    before = mask.clone()
+    p.call(p.layer, p.axes(p.x).to(p.dtype, copy=True), mask)
+    return not mask.equal(before)
 
 
 def hides_far(p: Probe, way: tuple[str, str]) -> bool:
@@ -85,6 +98,10 @@ def masks_that_hide(p: Probe):
                 odd = odd or did != INSTEAD
     if any("True" in kind and TRACE in each for kind, each in shapes.items()):
         said.append("but True and False are added as 1 and 0, and hide nothing")
+    first = (torch.arange(LENGTH) == 0).expand(LENGTH, LENGTH)  # hidden, too
+    seen = p.visible(made(p.hides, first | (OTHERS & ~(p.sees & CAUSAL))))
+    if p.sees[1:, 0].all() and seen is not None and seen[1:, 0].any():
+        said, odd = [*said, "but token 0 stays visible"], True
     text = f"{EXACTLY}: {'; '.join(said)}"
     return (None, f"{text}: is it meant?") if odd else (True, text)
 

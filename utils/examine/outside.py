@@ -56,7 +56,7 @@ def zeros(p: Probe):
                 w.abs_()
         if (p.visible() & OTHERS).any():
             break
-    p.output = p.run(p.x)
+    p.output, p.drawn = p.run(p.x), [*tiny]
     return None, f"{', '.join(tiny)}: 0 or tiny, so random numbers are tried"
 
 
@@ -81,7 +81,16 @@ def input_stays(p: Probe):
     before = p.axes(p.x).to(p.dtype)
     p.call(p.layer, x := before.clone(), None)
     text = "the input stays as it was"
+    if x.equal(before) and (changed := edited(p)):
+        return None, f"{text}; but the layer changes {changed}: is it meant?"
     return either(x.equal(before), text, "the layer changes its input")
+
+
+def edited(p: Probe) -> str:
+    """Return which of its own weights the copy has changed by running, or ""."""
+    own = {n: w.to(p.dtype) for n, w in p.given.named_parameters()}
+    new = {n: w for n, w in p.layer.named_parameters() if n not in p.drawn}
+    return ", ".join(n for n, w in new.items() if n in own and not w.equal(own[n]))
 
 
 def precision(p: Probe):
@@ -143,7 +152,16 @@ def who_sees_whom(p: Probe):
     if ok and not (own := see_themselves(p)).all():
         which = ", ".join(map(str, (~own).nonzero().flatten().tolist()))
         return None, f"{text}; but {which} do not see themselves: is it meant?"
+    if ok and not (p.sees & ~CAUSAL).any() and not cut_alike(p):
+        return None, f"{text}; but what comes later changes outputs: is it meant?"
     return ok, text
+
+
+def cut_alike(p: Probe) -> bool:
+    """Whether a text of 70 tokens begins with the outputs of its first half."""
+    long = p.text(1, 70)
+    whole, half = p.tried(long), p.tried(long[:, :35])
+    return whole is None or half is None or p.same(whole[:, :35], half)
 
 
 def see_themselves(p: Probe) -> Tensor:
@@ -260,7 +278,8 @@ def weights_in_use(p: Probe):
     A function that the layer keeps may call the layer's own modules, also in a copy.
     """
     layer, own = copied(p.layer), dict(p.given.named_parameters())
-    named = {n: w for n, w in layer.named_parameters() if w.dim() > 1}
+    all_named = layer.named_parameters()
+    named = {n: w for n, w in all_named if w.dim() > 1 or n.endswith("bias")}
     each = [*named.values(), *(own[n] for n in named)]
     before = [w.requires_grad for w in each]
     try:
@@ -277,7 +296,8 @@ def weights_in_use(p: Probe):
     finally:
         for w, known in zip(each, before):
             w.requires_grad_(known)
-    used = [d is not None and bool(d.any()) for d in slopes]
+    # the bias of keys moves no output: its slope is 0, or rounding
+    used = [d is not None and (d.dim() == 1 or bool(d.any())) for d in slopes]
     unused = [n for n, *two in zip(named, used, used[len(named) :]) if not any(two)]
     if not unused:
         return None
@@ -300,6 +320,8 @@ def dropout(p: Probe):
         kept.copy_(before)
     if first is None or second is None:
         return None
+    if wanted.isfinite().all() and not first.isfinite().all():
+        return False, "in training mode NaN or infinite numbers come out"
     if torch.equal(first, second):
         other = "in training mode it gives other numbers: is it meant?"
         same = "in training mode: none"

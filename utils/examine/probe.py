@@ -95,6 +95,7 @@ class Probe:
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False
         self.mistake, self.reading, self.known = None, None, {}  # known: of masks
+        self.drawn = []  # names of weights that were 0 or tiny
         self.x = self.text(3, LENGTH)
         self.misreads = self.misread()
         in_double = self.tried(self.x) is not None and not self.misreads
@@ -107,6 +108,9 @@ class Probe:
             self.output = self.run(self.x)
         except Exception as error:
             said = f"the layer could not be run: {type(error).__name__}: {error}"
+            if not self.own_call and (names := parameters(layer)[0]):
+                shape, names = tuple(self.x.shape), ", ".join(names[:3])
+                said += f" (x {shape} was given as {names})"
             how = f"examine(layer, {embed_dim}, {num_heads}, call=...)"
             hint = f"If layer(x) is not the way to call it, say how: {how}."
             raise RuntimeError(f"{said}\n{hint}") from error
@@ -117,16 +121,24 @@ class Probe:
         """Whether double precision gives other numbers than single.
 
         From 8 or 16 keys on, PyTorch's kernel for the CPU reads a mask in single, if
-        queries are in double, as if it were in double, too, without an error.
+        queries are in double, as if it were in double, too, without an error. And
+        `mask * finfo.min` is in single: there, the lowest number of double is -inf.
         """
-        x = self.x.flatten(0, 1)[None]  # 24 tokens
-        double, in_double = self.tried(x), self.layer
+        given = [(self.x.flatten(0, 1)[None], None)]  # 24 tokens
+        given += [(self.x, made(way, HIDE)) for way in product(KINDS, SHAPES)]
+        in_double, doubles = self.layer, [self.tried(*each) for each in given]
         self.layer, self.dtype = copied(self.given).float(), torch.float32
-        single = self.tried(x)
+        singles = [self.tried(*each) for each in given]
         self.layer, self.dtype = in_double, torch.float64
-        if double is None or single is None or double.shape != single.shape:
-            return False
-        return bool((double - single).abs().max() > 0.01 * single.abs().max())
+        for (_, mask), double, single in zip(given, doubles, singles):
+            if double is None or single is None or double.shape != single.shape:
+                continue
+            if mask is None:
+                if (double - single).abs().max() > 0.01 * single.abs().max():
+                    return True
+            elif (double.isnan() & single.isfinite()).any():
+                return True
+        return False
 
     def jumps(self) -> bool:
         """Whether steps of the input show that a part is in single precision.
@@ -147,8 +159,8 @@ class Probe:
         """Return the output (batch, length, embed_dim) for such an x."""
         if mask is not None and len(mask) == 1:  # once for each text
             mask = mask.expand(len(x), *mask.shape[1:]).contiguous()
-        if mask is not None and mask.is_floating_point():
-            mask = mask.to(self.dtype)
+        if mask is not None:  # a copy: some layers edit it
+            mask = mask.to(self.dtype if mask.is_floating_point() else None, copy=True)
         x = self.axes(x).to(self.dtype, copy=True)
         given = self.call(self.layer if layer is None else layer, x, mask)
         if isinstance(given, tuple | list):  # weights may stand beside it

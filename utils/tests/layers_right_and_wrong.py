@@ -506,6 +506,13 @@ class ShownAsOne(Stacked):
         return scores + (1 - mask.to(scores)) * torch.finfo(scores.dtype).min
 
 
+class FilledInSingle(Stacked):
+    """The product of True and a Python number is in single: there, -1.8e308 is -inf."""
+
+    def hide(self, scores, mask):
+        return scores + (mask == 0) * torch.finfo(scores.dtype).min
+
+
 class BiasElsewhere(Stacked):
     """A bias is added to the queries after the split, the same for each head."""
 
@@ -791,6 +798,38 @@ class SeesMoreBesideDropout(SeesMoreInTraining):
         return F.dropout(super().weigh(scores, mask), self.dropout, self.training)
 
 
+class UnusedBias(Stacked):
+    """A bias of the values is loaded, and not added."""
+
+    own = {"v_bias": (E,)}
+
+
+class FirstAlwaysSeen(Stacked):
+    """No mask hides the first token."""
+
+    def hide(self, scores, mask):
+        mask = mask.clone()
+        mask[..., 0] = True
+        return super().hide(scores, mask)
+
+
+class ShortTriangle(Stacked):
+    """Causal in the first eight tokens only."""
+
+    def weigh(self, scores, mask):
+        later = torch.ones_like(scores[:, :, :8, :8]).triu(1)
+        rest = [0, scores.shape[-1] - later.shape[-1]] * 2
+        return super().weigh(scores.masked_fill(F.pad(later, rest).bool(), LOW), mask)
+
+
+class EditsWeights(Stacked):
+    """The weights are cut by running, once and for all."""
+
+    def attend(self, x, mask=None):
+        self.qkv.weight.data.clamp_(-0.1, 0.1)
+        return super().attend(x, mask)
+
+
 # beside what is in single precision, another scale is seen
 TableWideScale = variant("TableWideScale", SingleTable, scale=lambda self, q: E**-0.5)
 # all queries get the mask of the first one
@@ -908,4 +947,11 @@ FAULTS = [  # name, the known mistake that is named or None, the checks that fai
           parts=keys_as_values),
     wrong("no_out", "no output projection", "same numbers", forward=Stacked.attend),
     wrong("no_softmax", "no softmax", "mask", softmax=lambda self, x: x),
+    wrong("edits_mask", None, "mask",
+          hide=lambda self, s, m: (s.masked_fill(~m, LOW), m.fill_(True))[0]),
+    # dropout of -inf is NaN
+    wrong("nan_in_training", None, "dropout",
+          forward=lambda self, x: self.out(self.attend(x)),
+          weigh=lambda self, s, m: F.dropout(
+              s + torch.triu(s + LOW, 1), 0.3, self.training).softmax(dim=-1)),
 ]  # fmt: skip

@@ -61,6 +61,7 @@ EQUAL = {
     "heads before sentences": "each head of each text is attended to on its own",
     "called more than once": "each head of each text is attended to on its own",
     "size of the heads taken from x": "w_q is square: x has as many features",
+    "size of the heads taken from w_o": "w_o is square: it has as many rows as w_q",
     "scale taken from x": "w_q is square: x has as many features",
 }
 # fills of -1e4 and -1e9, which right layers use, too: only lower scores are hidden less
@@ -362,6 +363,11 @@ SAID = [  # layer, or its name, what its report says, what it does not say
     ("Prefix", "4 heads, with its pattern: softmax(QKᵀ/√6)V, equal to 1e-12", "biases"),
     ("BiasElsewhere", "V, equal to 1e-12 but for the biases, added elsewhere", "wrong"),
     (one_for_both, "nothing depends on w_k.weight", "w_v.weight"),
+    ("UnusedBias", "nothing depends on v_bias: is it meant?", "qkv"),
+    ("FirstAlwaysSeen", "but token 0 stays visible: is it meant?", "WRONG"),
+    ("ShortTriangle", "but what comes later changes outputs: is it meant?", "WRONG"),
+    ("EditsWeights", "but the layer changes qkv.weight: is it meant?", "WRONG"),
+    ("FilledInSingle", "other numbers in double precision, so it was run", "meant"),
     ("Closure", "in training mode: on the outputs", "lin.weight"),
     (in_a_closure, "it runs in single precision only", "lin.weight"),
     (partial(in_a_closure, FROZEN), "in training mode: none", "lin.weight"),
@@ -436,12 +442,14 @@ def only_three(layer, x, mask):
 def test_bad_input_gets_a_sentence():
     with pytest.raises(TypeError, match="give an nn.Module, such as Layer"):
         examine(Stacked, E, H)
-    for sizes in ((E, 5), (E, 0), (-E, -H), (float(E), H), ("24", H)):
+    for sizes in ((E, 5), (E, 0), (-E, -H), (float(E), H), ("24", H), (E, True)):
         with pytest.raises(ValueError, match=f"num_heads={sizes[1]} must divide"):
             examine(Stacked(), *sizes)
     with pytest.raises(RuntimeError, match="refuses 9 texts of 8 tokens"):
         examine(nn.Bilinear(E, E, E), E, H, call=only_three)
-    with pytest.raises(RuntimeError, match=r"could not be run: .*\n.*say how: examine"):
+    with pytest.raises(
+        RuntimeError, match=r"be run: .* \(x \(3, 8, 24\) was .*\n.*say how: examine"
+    ):
         examine(Stacked(12, 4), E, H)
     for given in ({"output": 1}, (1, "a"), ()):
         kind = type(given).__name__
