@@ -135,7 +135,9 @@ def differences(what: str, new, olds: list, margin: float) -> list[str]:
             same = [old[name] for old in old_parts]
             said += differences(f"{what}, {name}", part, same, margin)
         return said
-    stored = str(olds[0])
+    if new is None and None in olds:  # such as a training that breaks in some seeds
+        return []
+    stored, olds = str(olds[0]), [old for old in olds if old is not None] or olds
     if all(isinstance(x, (int, float)) for x in (new, *olds)):
         low, high = min(olds), max(olds)
         fits, stored = low - margin <= new <= high + margin, f"{low} to {high}"

@@ -57,7 +57,7 @@ RUNS = {
         (way, n, seed) for way, numbers in s.WAYS.items()
         for n, seed in product(numbers, s.SEEDS)]),
     "length": (496, "task, scheme, tested, steps, learning_rate, seed", all_tests),
-    "norms": (78, "norms, blocks, features, rate, clipped, steps, precision, weights, "
+    "norms": (84, "norms, blocks, features, rate, clipped, steps, precision, weights, "
               "seed", lambda s: [
         [*(x[key] for key in s.KEY), seed] for x in s.settings() for seed in s.SEEDS]),
     "number_of_heads": (80, "heads, head_dim, steps, seed", lambda s: [
@@ -65,7 +65,7 @@ RUNS = {
     "ordinary_text": (36, "text, without, instead", lambda s: product(
         ("help", "prose"), s.LEFT_OUT, ["zero"])),
     "ov_copying": (393, "part, head, gone, what", None),
-    "parts": (48, "model, blocks, steps, learning_rate, seed", lambda s: [
+    "parts": (57, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
     "repairs": (328, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
         (kind.task, kind.head_dim, kind.steps, *change, seed)
