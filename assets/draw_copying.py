@@ -10,13 +10,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 
-from assets.studies import by_layer
-from assets.studies._smollm2 import twice
-from utils.heads import induction, record_attention
+from assets.studies._smollm2 import named, twice
+from utils.heads import induction
 from utils.masks import causal_mask
 from utils.plotting import heatmap, style
 from utils.pretrained import load_smollm2
-from utils.recording import ablate
+from utils.recording import ablate, by_layer, record_attention
 
 START = "Once upon a time, there was a"
 
@@ -31,31 +30,29 @@ def main() -> None:
     maps = record_attention(model, texts[:8])
     scores = torch.stack([induction(layer, texts[:8], mask=mask) for layer in maps])
     order = scores.mean(dim=1).flatten().argsort(descending=True).tolist()
-    best = [divmod(index, 9) for index in order[:8]]  # (layer, head), the best first
+    best = [f"{index // 9}.{index % 9}" for index in order[:8]]  # layer.head
+    rng, sizes = random.Random(0), (0, 1, 2, 4, 8)
 
-    def copied(pairs):
+    def copied(heads):
         """Return the share of the other texts' second copies that is predicted."""
-        with ablate(model, by_layer([f"{layer}.{head}" for layer, head in pairs])):
+        with ablate(model, by_layer(heads)):
             guesses = model(texts[8:])[:, 32:-1].argmax(dim=-1)
         return (guesses == texts[8:, 33:]).float().mean().item()
 
-    rng = random.Random(0)
-    free = {layer: [(layer, h) for h in range(9) if (layer, h) not in best]
-            for layer, _ in best}  # fmt: skip
-    sizes, at_random = (0, 1, 2, 4, 8), {}
-    without = [copied(best[:size]) for size in sizes]
-    for size in sizes[1:]:
+    def others(heads):
+        """Return as many heads of the same layers, drawn from all but the best."""
         drawn = []
-        for _ in range(5):
-            pairs = []
-            for layer, _ in best[:size]:
-                pairs.append(rng.choice([p for p in free[layer] if p not in pairs]))
-            drawn.append(copied(pairs))
-        at_random[size] = drawn
+        for layer in (head.split(".")[0] for head in heads):
+            free = [head for head in named([layer]) if head not in best + drawn]
+            drawn.append(rng.choice(free))
+        return drawn
+
+    without = [copied(best[:size]) for size in sizes]
+    at_random = {n: [copied(others(best[:n])) for _ in range(5)] for n in sizes[1:]}
 
     style()
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), width_ratios=(1, 1.3))
-    layer, head = best[0]
+    layer, head = map(int, best[0].split("."))
     title = f"layer {layer}, head {head}: random tokens, twice"
     heatmap(maps[layer][0, head], axes[0], mask=mask, vmax=1, annotate=False)
     axes[0].set_title(title, fontsize=10)

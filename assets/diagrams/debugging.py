@@ -12,13 +12,10 @@ LATER = ~CAUSAL | np.diag((~CAUSAL).sum(1) > 1)
 def who_sees_whom(ax):
     """Draw which outputs move if a token is changed, in a right and a wrong layer."""
     box(ax, 0.12, 3.16, 5.41, 0.4)
-    x = 0.19
-    for i, word in enumerate(WORDS):
-        changed = i == CHANGED
-        width = 1.06 if changed else 0.265 + 0.08 * len(word)
-        text = "cat → dog" if changed else word
-        box(ax, x, 3.22, width, 0.28, text, **marked(changed, "white"))
-        x += width + 0.092
+    changed = "cat → dog"
+    texts = [changed if i == CHANGED else word for i, word in enumerate(WORDS)]
+    widths = [1.06 if t == changed else 0.265 + 0.08 * len(t) for t in texts]
+    words(ax, 0.19, 3.36, texts, widths, 0.092, changed, tall=0.28)
     for x, name, sees, verdict in (
         (0.12, "A", CAUSAL, "sees no later token: causal ✓"),
         (2.88, "B", LATER, "sees no earlier token: wrong ✗"),
@@ -43,8 +40,7 @@ def _grid(ax, x, y, sees):
     top = y + 8 * cell
     matrix(ax, x, y, np.where(sees, MARKED, "#f0f0f0"), cell)
     names(ax, x - 0.05, top, WORDS, cell)
-    columns = {x + (i + 0.5) * cell: word for i, word in enumerate(WORDS)}
-    row(ax, top + 0.05, columns, rotation=90, va="bottom")
+    column_names(ax, x, top + 0.05, WORDS, cell, va="bottom")
     box(ax, x + CHANGED * cell, y, cell, 8 * cell, "", "none", MARK)
     if not sees[-1].any():
         write(ax, x + 5.5 * cell, y + cell / 2, "sees nothing", 8)

@@ -61,6 +61,13 @@ def box(ax, x, y, width, height, text="", fill=QUIET, edge=LINE, size=9, **font)
     write(ax, x + width / 2, y + height / 2, text, size, **font)
 
 
+def titled(ax, x, y, width, height, title, at, fill="white", edge=MARK, **font):
+    """Draw a box and its title, `at` from the upper left corner: to the right, down."""
+    box(ax, x, y, width, height, "", fill, edge)
+    font = {"ha": "left"} | BOLD | font
+    write(ax, x + at[0], y - at[1] + height, title, **font)
+
+
 def write(ax, x, y, text, size=9, ha="center", **font):
     """Write a text on a fill that is there already; x and y are its middle."""
     font = {"color": INK, "va": "center_baseline", "linespacing": 1.2} | font
@@ -86,6 +93,12 @@ def names(ax, x, top, texts, tall, bold=()):
         write(ax, x, top - (i + 0.5) * tall, text, 8, ha="right", **font)
 
 
+def column_names(ax, x, y, texts, wide, **font):
+    """Write upwards what each column is, x the left edge of the matrix."""
+    for i, text in enumerate(texts):
+        write(ax, x + (i + 0.5) * wide, y, text, 8, rotation=90, **font)
+
+
 def arrow(ax, *points, head=True, colour=LINE, width=1.2):
     """Draw a line through the points, with a head at the last of them."""
     style = "-|>,head_length=3.5,head_width=2" if head else "-"
@@ -107,22 +120,22 @@ def marked(really, fill=QUIET) -> dict:
 
 def panel(ax, x, width, title, draw, method=""):
     """Draw a white panel, its title, what is on it, and the method of a place."""
-    box(ax, x, 0.34, width, 2.3, "", "white", MARK if method else LINE)
-    write(ax, x + 0.12, 2.46, title, 10, ha="left", **BOLD)
+    edge = MARK if method else LINE
+    titled(ax, x, 0.34, width, 2.3, title, (0.12, 0.18), edge=edge, size=10)
     write(ax, x + width - 0.12, 2.46, method, ha="right", **CODE)
     draw(ax)
 
 
 def beside(ax, x, low, tall, name, size):
-    """Write a name above a small matrix, and its size below."""
+    """Write a name above a small matrix, and its size below, x their middle."""
     write(ax, x, low + tall + 0.14, name)
     write(ax, x, low - 0.15, size, 8)
 
 
-def named(ax, x, y, colours, cell, name, size):
+def named(ax, x, y, colours, cell, name, size, edge="white"):
     """Draw a matrix with its name and its size, y its middle."""
     tall, wide = len(colours) * cell, len(colours[0]) * cell
-    matrix(ax, x, y - tall / 2, colours, cell)
+    matrix(ax, x, y - tall / 2, colours, cell, edge)
     beside(ax, x + wide / 2, y - tall / 2, tall, name, size)
 
 
@@ -131,10 +144,11 @@ def _look(fill, edge):
     return {"fc": fill, "ec": edge, "lw": 1.8 if edge == MARK else 0.8}
 
 
-def words(ax, x, y, texts, widths, gap, subject) -> float:
+def words(ax, x, y, texts, widths, gap, subject, tall=0.3) -> float:
     """Draw tokens in a line, y their middle, one marked; return where a next begins."""
     for text, width in zip(texts, widths):
-        box(ax, x, y - 0.15, width, 0.3, text, **marked(text == subject, "white"))
+        look = marked(text == subject, "white")
+        box(ax, x, y - tall / 2, width, tall, text, **look)
         x += width + gap
     return x
 
@@ -186,7 +200,7 @@ def sublayer(ax, stream, norm, low, out, text="norm", gap=0.12, radius=0.12, **f
     plus(ax, out, stream, MARKED, MARK, radius)
 
 
-def matrix(ax, x, y, colours, cell=0.2, edge="white", tall=None):
+def matrix(ax, x, y, colours, cell, edge="white", tall=None):
     """Draw a matrix of colours, the first row on top, x and y its lower left corner."""
     tall = tall or cell  # squares
     height = len(colours) * tall
@@ -221,18 +235,18 @@ def numbered(ax, x, top, rows, fill, cell, tall=None, framed=()) -> float:
     return x + columns * cell
 
 
-def stack(ax, x, y, matrices, cell=0.2, step=0.05):
+def stack(ax, x, y, matrices, cell, step=0.05):
     """Draw matrices one behind the other, the first in front, at x and y."""
     for i, colours in reversed([*enumerate(matrices)]):
         matrix(ax, x + i * step, y + i * step, colours, cell)
 
 
-def viridis(weights, mask=None) -> np.ndarray:
+def viridis(weights, mask=True) -> np.ndarray:
     """Return the colours of attention weights from 0 to 1; None where masked."""
     return colours("viridis", np.asarray(weights), mask)
 
 
-def signed(numbers, mask=None) -> np.ndarray:
+def signed(numbers, mask=True) -> np.ndarray:
     """Return the colours of numbers around 0: red above, blue below; None if masked."""
     return colours("RdBu_r", 0.5 + 0.33 * np.asarray(numbers), mask)
 
@@ -244,10 +258,10 @@ def causal_maps(scores) -> list[np.ndarray]:
     return [viridis(each, mask) for each in softmax(np.where(mask, scores, -np.inf))]
 
 
-def colours(name, numbers, mask=None) -> np.ndarray:
+def colours(name, numbers, mask=True) -> np.ndarray:
     """Return the colours of numbers from 0 to 1 on a scale; None where masked."""
     found = [[*map(to_hex, row)] for row in plt.get_cmap(name)(numbers)]
-    return np.where(True if mask is None else mask, found, None)
+    return np.where(mask, found, None)
 
 
 def softmax(scores) -> np.ndarray:

@@ -18,7 +18,7 @@ def query_key_value():
     names(ax, 0.6, top, TOKENS, cell, [SAT])
     names(ax, 3.37, top, FEATURES, cell, [VERB, SIT])
     row(ax, top - 3 * cell, {2.71: r"$\times$", 4.55: "="}, 13)
-    for name, rows, colour, columns, framed, gap in (
+    for name, rows, colour, features, framed, gap in (
         ("embeddings $x$", EMBEDDINGS, "white", FEATURES, [SAT], 0.85),
         ("$W_q$", W_Q, QUIET, KINDS, [VERB, SIT], 0.34),
         ("queries $q$", QUERIES, QUERY, KINDS, [SAT], 0.7),
@@ -26,9 +26,7 @@ def query_key_value():
         ("values $v$", VALUES, VALUE, FEATURES[5:], [SAT], 0),
     ):
         end = numbered(ax, x, top, rows, colour, cell, framed=framed)
-        for j, text in enumerate(columns):
-            at = x + (j + 0.5) * cell, top + 0.06
-            write(ax, *at, text, 8, rotation=90, va="bottom")
+        column_names(ax, x, top + 0.06, features, cell, va="bottom")
         write(ax, (x + end) / 2, 3.2, name, 10, **BOLD)
         write(ax, (x + end) / 2, 3.0, rf"${len(rows)} \times {len(rows[0])}$", 8)
         x = end + gap
@@ -41,16 +39,6 @@ def query_key_value():
 
 CELL, TOP, MIDDLE = 0.26, 2.12, 1.22
 HEIGHTS = [TOP - 0.3 * (row + 0.5) for row in range(6)]
-
-
-def one_query_step_1():
-    """Draw the first step of the query of sat: the scores."""
-    one_query(steps=1)
-
-
-def one_query_step_2():
-    """Draw the first two steps of the query of sat: scores and weights."""
-    one_query(steps=2)
 
 
 def one_query(steps=3):

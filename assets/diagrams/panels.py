@@ -38,8 +38,7 @@ def several_heads(ax):
     matrix(ax, 0.12, middle - 0.18, [[GREY] * 6] * 4, cell)
     first, previous, own = np.eye(4)[[0] * 4], np.eye(4)[[0, 0, 1, 2]], np.eye(4)
     for head, (y, pattern) in enumerate(zip((2.9, 1.82, 0.74), (previous, first, own))):
-        box(ax, 0.98, y - 0.44, 2.36, 0.88, "", "white")
-        write(ax, 1.08, y + 0.27, f"head {head}", ha="left", **BOLD)
+        titled(ax, 0.98, y - 0.44, 2.36, 0.88, f"head {head}", (0.1, 0.17), edge=LINE)
         arrow(ax, (0.66, middle), (0.98, y))
         for x, letter, colour in zip((1.08, 1.36, 1.64), "qkv", (QUERY, KEY, VALUE)):
             box(ax, x, y - 0.27, 0.24, 0.3, letter, colour)
@@ -48,8 +47,7 @@ def several_heads(ax):
         matrix(ax, 2.93, y - 0.28, [[HEADS[head]] * 2] * 4, cell)
         row(ax, y + 0.3, {2.38: "weights", 3.02: "output"})
         arrow(ax, (3.34, y), (3.62, middle))
-    merged = [colour for colour in HEADS[:3] for _ in range(2)]
-    matrix(ax, 3.64, middle - 0.18, [merged] * 4, cell)
+    matrix(ax, 3.64, middle - 0.18, [np.repeat(HEADS[:3], 2)] * 4, cell)
     row(ax, middle - 0.32, {0.39: "input", 3.91: "merged", 5.25: "output"}, 9)
     arrow(ax, (4.18, middle), (4.34, middle))
     box(ax, 4.34, middle - 0.4, 0.46, 0.8)
@@ -115,8 +113,7 @@ def three_places(ax):
         (4.37, 4.66, "3  added to\nthe scores", "ALiBi, T5"),
     ):
         arrow(ax, (x, 2.62), (place, flow - 0.12), colour=MARK, head=False)
-        box(ax, x - 0.86, 0.2, 1.72, 2.42, "", "white", MARK)
-        write(ax, x, 2.33, title, **BOLD)
+        titled(ax, x - 0.86, 0.2, 1.72, 2.42, title, (0.86, 0.29), ha="center")
         write(ax, x, 0.4, methods)
         box(ax, place - 0.13, flow - 0.13, 0.26, 0.26, title[0], MARKED, MARK)
     matrix(ax, 0.52, 0.8, signed(sinusoidal(8)), 0.12)
@@ -152,8 +149,7 @@ PATCHED = [[-14.0, -13.8, -13.8, -13.9], [12.4, -13.8, -13.7, -13.9]]
 def block(ax):
     """Draw a model of 2 blocks that writes stories."""
     stream = 0.82
-    box(ax, 0.1, 0.2, 4.62, 2.36, "", "white", MARK)
-    write(ax, 0.22, 2.4, "block × 2", ha="left", **BOLD)
+    titled(ax, 0.1, 0.2, 4.62, 2.36, "block × 2", (0.12, 0.16))
     up = (0.1, stream), (5.15, stream), (5.15, 1.5)
     for ends in zip(up, up[1:]):
         arrow(ax, *ends, width=5, colour=STREAM_GREY, head=False)
@@ -164,8 +160,7 @@ def block(ax):
         arrow(ax, (x + 0.4, stream), (x + 0.4, 1.02))
         box(ax, x, 1.02, 0.8, 0.24, "layer norm", size=8)
         arrow(ax, (x + 0.4, 1.26), (x + 0.4, 1.42))
-        box(ax, x, 1.42, 2.1, 0.86, "", MARKED, MARK)
-        write(ax, x + 1.05, 2.13, name, **BOLD)
+        titled(ax, x, 1.42, 2.1, 0.86, name, (1.05, 0.15), MARKED, ha="center")
         write(ax, x + 1.05, 1.55, does, 8)
         for left, step in zip((x + 0.08, x + 0.76, x + 1.44), steps):
             box(ax, left, 1.71, 0.58, 0.26, step, "white", size=8)
@@ -178,8 +173,7 @@ def block(ax):
     box(ax, 0.1, 2.68, 4.62, 0.84, "", "white")
     story = {3.33: "There was a girl named Kim. She had a yellow kite."}
     story |= {3.1: "She had a friend, a girl named Nicky. …"}
-    story |= {2.87: "When the moon came up, Kim had the"}
-    column(ax, 0.22, story, 9, ha="left")
+    column(ax, 0.22, story | {2.87: "When the moon came up, Kim had the"}, 9, ha="left")
     box(ax, 4.82, 2.78, 0.7, 0.28, "yellow", MARKED, MARK)
     write(ax, 5.17, 3.2, "next token", 8)
     arrow(ax, (4.82, 2.89), (2.95, 2.89), **FLOW)
@@ -193,8 +187,7 @@ def seen(ax):
     weights = (np.array(rows) + 0.5) / 10
     matrix(ax, x, y, viridis(weights, np.tri(17, dtype=bool)), cell)
     names(ax, x - 0.06, top, STORY, cell)
-    for i, token in enumerate(STORY):
-        write(ax, x + (i + 0.5) * cell, y - 0.06, token, 8, rotation=90, va="top")
+    column_names(ax, x, y - 0.06, STORY, cell, va="top")
     box(ax, x + 11 * cell, y, cell, cell, "", "none", MARK)
     scale = viridis(np.linspace(1, 0, 60)[:, None])
     matrix(ax, 3.42, y, scale, 17 * cell / 60, edge="none")
@@ -224,26 +217,16 @@ def specialised(ax):
     arrow(ax, (x - 0.1, line), (x + 0.25, line))
     box(ax, x + 0.25, line - 0.15, 0.45, 0.3, "red", MARKED, MARK)
     write(ax, x + 0.48, line - 0.28, "predicted", 8)
-    patched = signed(np.array(PATCHED) / 14)
-    for x, title, colours, what in (
-        (0.12, "1  pattern", viridis(ON_COLOUR), "weight on the colour\n(yellow: 1)"),
-        (
-            1.96,
-            "2  ablation",
-            viridis(RIGHT),
-            "colours right without\nit (yellow: all)",
-        ),
-        (
-            3.8,
-            "3  patching",
-            patched,
-            "prediction with this head\ncarried over (red, blue)",
-        ),
+    x, patched = 0.12, signed(np.array(PATCHED) / 14)
+    for title, colours, what in (
+        ("1  pattern", viridis(ON_COLOUR), "weight on the colour\n(yellow: 1)"),
+        ("2  ablation", viridis(RIGHT), "colours right without\nit (yellow: all)"),
+        ("3  patching", patched, "prediction with this head\ncarried over (red, blue)"),
     ):
-        box(ax, x, 0.2, 1.74, 2.3, "", "white", MARK)
-        write(ax, x + 0.87, 2.3, title, **BOLD)
+        titled(ax, x, 0.2, 1.74, 2.3, title, (0.87, 0.2), ha="center")
         _heads(ax, x + 0.32, 1.25, colours)
         write(ax, x + 0.87, 0.5, what, 8)
+        x += 1.84
 
 
 def _heads(ax, x, y, colours):

@@ -33,8 +33,7 @@ def cache(ax):
     _kept(ax, 3.55, 1.71)
     meanings = {0.47: "100 of them give a new token", 3.72: "kept: key and value"}
     row(ax, 1.76, meanings, ha="left")
-    box(ax, 0.12, 0.12, 5.41, 1.4, "", "white", MARK)
-    write(ax, 0.24, 1.35, "a decode step", ha="left", **BOLD)
+    titled(ax, 0.12, 0.12, 5.41, 1.4, "a decode step", (0.12, 0.17))
     box(ax, 1.55, 0.17, 2.55, 0.9)
     box(ax, 1.57, 0.23, 3.1, 0.38)  # all values: the mean is of all of them
     for y, name, colour in ((0.71, "keys", KEY), (0.27, "values", VALUE)):
@@ -77,8 +76,7 @@ def language_model(ax):
         (1.1, 1.54, "2  8 of the 270 heads do this"),
         (0.12, 0.9, "3  without these 8, the loss rises where the name comes back"),
     ):
-        box(ax, 0.12, y, 5.41, height, "", "white", MARK)
-        write(ax, 0.24, y + height - 0.15, title, ha="left", **BOLD)
+        titled(ax, 0.12, y, 5.41, height, title, (0.12, 0.15))
     places = _line(ax, TWICE, 2.79, {5: KEY, 12: QUERY})
     query, key = places[12], places[5]
     arrow(ax, (query, 3.09), (query, 3.29), (key, 3.29), (key, 3.09), **FLOW)
@@ -97,9 +95,8 @@ def language_model(ax):
     _line(ax, SECOND, 0.42, {i: _pink(gain) for i, gain in GAINS.items()})
     box(ax, 0.24, 0.19, 0.16, 0.16, "", _pink(0))
     box(ax, 1.72, 0.19, 0.16, 0.16, "", _pink(8), MARK)
-    row(
-        ax, 0.27, {0.47: "by less than 0.8", 1.95: "orb 1.0, ul 6.7, ax 8.8"}, ha="left"
-    )
+    gained = {0.47: "by less than 0.8", 1.95: "orb 1.0, ul 6.7, ax 8.8"}
+    row(ax, 0.27, gained, ha="left")
 
 
 def _pink(gain):

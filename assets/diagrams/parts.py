@@ -44,8 +44,8 @@ def block():
 
 def _form(ax, x, title, steps, before):
     """Draw the steps from the input up; each `before` is followed by a sublayer."""
-    box(ax, x, 0.03, 3.4, 4.14, "", PALE)
-    write(ax, x + 0.6, 3.95, title, 10, **BOLD)
+    look = {"fill": PALE, "edge": LINE, "ha": "center", "size": 10}
+    titled(ax, x, 0.03, 3.4, 4.14, title, (0.6, 0.22), **look)
     middle, skip, y, gap = x + 1.5, x + 2.85, 0.3, 0.24
     write(ax, middle, 0.18, "input")
     branch = y + 0.09
@@ -78,8 +78,7 @@ def block_code():
         (1.7, "attention_norm", "attention", ["MultiHeadAttention"]),
         (4.75, "mlp_norm", "mlp", ["Linear", "GELU", "Linear"]),
     ):
-        box(ax, x, 1.82, 2.5, 0.8, "", MARKED, MARK)
-        write(ax, x + 0.12, 2.45, layer, ha="left", **name)
+        titled(ax, x, 1.82, 2.5, 0.8, layer, (0.12, 0.17), MARKED, **name)
         width = (2.5 - 0.12 * (len(steps) + 1)) / len(steps)
         for i, step in enumerate(steps):
             left = x + 0.12 + (width + 0.12) * i

@@ -41,7 +41,7 @@ def recap_02():
     split, merge = q + 12 * cell, head0 + 2.25
     arrows(ax, MIDDLE, (split + 0.03, split + 0.39), (merge + 0.03, merge + 0.39))
     row(ax, MIDDLE + 0.13, {split + 0.2: "split", merge + 0.2: "merge"})
-    merged, x = [colour for colour in HEADS[:3] for _ in range(4)], merge + 0.42
+    merged, x = np.repeat(HEADS[:3], 4), merge + 0.42
     for name, colours, then in (
         ("merged", [merged] * 6, "×"),
         ("$W_o$", [[colour] * 12 for colour in merged], "="),
@@ -86,8 +86,7 @@ def _parameters(ax):
     theirs |= {0.98: "out_proj.weight", 0.62: "out_proj.bias"}
     column(ax, 2.75, theirs, ha="left", **CODE)
     sizes = {1.67: "3E × E  =  24 × 8", 1.27: "3E  =  24"}
-    sizes |= {0.83: "E × E  =  8 × 8", 0.47: "E  =  8"}
-    column(ax, 2.75, sizes, ha="left")
+    column(ax, 2.75, sizes | {0.83: "E × E  =  8 × 8", 0.47: "E  =  8"}, ha="left")
 
 
 def _tensors(ax):
@@ -229,8 +228,7 @@ def _biased(ax):
     write(ax, 6.28, PLACE, "+", 11)
     arrow(ax, (7.4, PLACE), (7.02, PLACE))
     learned = 0.6 * NUMBERS[120:].reshape(32, 2) + np.linspace(1, -1, 32)[:, None]
-    matrix(ax, 7.566, PLACE - 0.544, signed(learned), 0.034, edge="none")
-    beside(ax, 7.6, PLACE - 0.544, 1.088, "T5 table", "32 × 2")
+    named(ax, 7.566, PLACE, signed(learned), 0.034, "T5 table", "32 × 2", "none")
     write(ax, 8.0, PLACE, "or")
     named(ax, 8.3, PLACE, signed([[-0.8], [-0.2]]), 0.12, "ALiBi slopes", "2")
     write(ax, 8.36, 0.9, "× −distance", 8)

@@ -130,8 +130,7 @@ def _circuit(ax, y, name, colours, table):
     ):
         at = x - columns * cell / 2, y - rows * cell / 2
         matrix(ax, *at, [[colour] * columns] * rows, cell)
-        write(ax, x, y + 0.34, letter)
-        write(ax, x, y - 0.35, size, 8)
+        beside(ax, x, y - 0.2, 0.4, letter, size)
     row(ax, y, {5.51: "×", 6.24: "×", 6.97: "×", 7.7: "="}, 10)
     matrix(ax, 8.06, y - 0.24, signed(table), cell)
     of_row, of_column = ("query", "key") if qk else ("attended", "logit")

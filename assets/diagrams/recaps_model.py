@@ -20,19 +20,17 @@ def recap_06():
     rows = [[MARKED if i in chosen else QUIET] * 8 for i in range(22)]
     named(ax, 1.28, STREAM, rows, cell, "embeddings", "V × 128")
     named(ax, 2.0, STREAM, [[MARKED] * 8] * 6, cell, "input", "6 × 128")
-    box(ax, 2.6, 0.62, 4.2, 2.5, "", "white", MARK)
-    write(ax, 2.75, 2.98, "block  × 2", 10, ha="left", **BOLD)
+    titled(ax, 2.6, 0.62, 4.2, 2.5, "block  × 2", (0.15, 0.14), size=10)
     arrow(ax, (2.38, STREAM), (6.95, STREAM), width=4, colour=STREAM_GREY)
     write(ax, 4.7, 0.78, "residual stream:  6 × 128")
     for x, width, name in ((2.75, 1.55, "attention, 4 heads"), (4.47, 2.18, "MLP")):
-        box(ax, x, 1.88, width, 0.96)
-        write(ax, x + 0.1, 2.7, name, ha="left", **BOLD)
+        titled(ax, x, 1.88, width, 0.96, name, (0.1, 0.14), QUIET, LINE)
         norm, out = (x + 0.08, 1.45, 0.54, 0.22), x + width - 0.2
         sublayer(ax, STREAM, norm, 1.88, out, gap=0.1, radius=0.11)
         write(ax, out - 0.08, 1.55, "adds", 8, ha="right")
     scores = np.random.default_rng(3).normal(0, 1.3, (4, 6, 6))
     stack(ax, 2.87, 2.14, causal_maps(scores), 0.043, 0.035)
-    merged = [colour for colour in HEADS for _ in range(2)]
+    merged = np.repeat(HEADS, 2)
     for x, colours in ((3.65, merged), (4.57, [MARKED] * 32), (6.2, [GREY] * 8)):
         matrix(ax, x, 2.2, [colours] * 6, cell)
     arrows(ax, 2.33, (3.37, 3.6), (6.04, 6.18))
@@ -56,7 +54,7 @@ def recap_06():
 
 # SmolLM2: 576 features are 18 columns, 2 for each head, and 3 heads share a colour
 FINE = 0.03
-PARTS = [colour for colour in HEADS[:3] for _ in range(6)]
+PARTS = np.repeat(HEADS[:3], 6).tolist()
 
 
 def recap_10():
@@ -84,8 +82,7 @@ def _cached(ax, y, new):
     arrow(ax, (1.14, y), (1.14, y - 0.35), (3.73, y - 0.35), (3.73, y - 0.27))
     arrow(ax, (1.96, y), (2.3, y), **FLOW)
     row(ax, y + 0.13, {2.12: "kept" if new == 10 else "added", 6.1: "merge"})
-    write(ax, 4.22, y + 0.14, r"$q\,k^\top\!/\sqrt{64}$", 8)
-    write(ax, 4.22, y - 0.12, "softmax", 8)
+    column(ax, 4.22, {y + 0.14: r"$q\,k^\top\!/\sqrt{64}$", y - 0.12: "softmax"})
     box(ax, 2.33, y - 0.25, 0.82, 0.52)
     for at, into, colour in ((1.46, 2.48, KEY), (1.76, 2.86, VALUE)):
         _sheets(ax, at, y, [[[colour] * 2] * new] * 3, cell)
@@ -109,8 +106,7 @@ def _cached(ax, y, new):
         (7.52, "$W_o$", "576 × 576"),
         (8.38, "output", f"{new} × 576"),
     ):
-        write(ax, x, y + 0.44, name)
-        write(ax, x, y - 0.5, size, 8)
+        beside(ax, x, y - 0.35, 0.65, name, size)
 
 
 def _sheets(ax, x, y, matrices, cell, plain=None):
@@ -162,8 +158,7 @@ def _real_model(ax, y):
     matrix(ax, 1.42, y - 12 * FINE, rows, FINE)
     beside(ax, 1.56, y - 12 * FINE, 24 * FINE, "embeddings", "49,152 × 576")
     matrix(ax, 1.93, y - 3 * FINE, [[MARKED] * 18] * 6, FINE)
-    box(ax, 2.62, 2.02, 4.1, 2.05, "", "white", MARK)
-    write(ax, 2.74, 2.17, "block × 30", 10, ha="left", **BOLD)
+    titled(ax, 2.62, 2.02, 4.1, 2.05, "block × 30", (0.12, 1.9), size=10)
     write(ax, 4.84, 2.17, "residual stream:  n × 576")
     arrow(ax, (2.5, y), (6.86, y), width=4, colour=STREAM_GREY)
     _in_block(ax, y)
@@ -186,8 +181,7 @@ def _in_block(ax, y):
     """Draw attention and the MLP, which read from the stream and add to it."""
     middle = y + 0.93
     for x, width, name in ((2.74, 2.86, "attention"), (5.7, 0.92, "MLP")):
-        box(ax, x, y + 0.46, width, 1.03)
-        write(ax, x + 0.1, y + 1.35, name, ha="left", **BOLD)
+        titled(ax, x, y + 0.46, width, 1.03, name, (0.1, 0.14), QUIET, LINE)
         norm, out = (x + 0.05, y + 0.15, 0.44, 0.2), x + width - 0.2
         sublayer(ax, y, norm, y + 0.46, out, gap=0.1, radius=0.1)
     scores = np.random.default_rng(3).normal(0, 1.4, (9, 6, 6))
@@ -218,8 +212,7 @@ def _changed(ax):
     write(ax, 1.98, 0.47, "one head: n × 64 of n × 576", 8)
     write(ax, 2.6, 1.02, "×", 11)
     _out_proj(ax, 2.72, 1.02)
-    write(ax, 2.99, 1.41, "$W_o$")
-    write(ax, 2.99, 0.63, "576 × 576", 8)
+    beside(ax, 2.99, 0.78, 0.49, "$W_o$", "576 × 576")
     arrow(ax, (3.75, 0.5), (3.75, 1.62), width=4, colour=STREAM_GREY)
     arrow(ax, (3.3, 1.02), (3.64, 1.02))
     plus(ax, 3.75, 1.02, MARKED, MARK, 0.1)
@@ -242,8 +235,7 @@ def _ov_path(ax, y):
         tall = FINE if len(colours) > 1 else 0.08
         low = y - len(colours) * tall / 2
         matrix(ax, x + (room - wide) / 2, low, colours, FINE, tall=tall)
-        write(ax, x + room / 2, y + 0.38, name)
-        write(ax, x + room / 2, y - 0.36, size, 8)
+        beside(ax, x + room / 2, y - 0.21, 0.45, name, size)
         write(ax, x + room + 0.17, y, sign, 11)
         x += room + 0.34
     write(ax, 6.7, 0.47, "does the head raise the logit of this token, or lower it?", 8)

@@ -34,24 +34,24 @@ BEAMS = {
 IN_BLOCK = {"norm 1", "attention", "residual 1", "norm 2", "MLP", "residual 2", "block"}
 ENCODER = {"tokens", "embeddings", "position", "positions"} | IN_BLOCK
 WHOLE = set(BOXES) | IN_BLOCK | {"positions"}
-HEADS, POSITIONAL = {"attention"}, {"position", "positions"}
+ATTENTION, POSITIONAL = {"attention"}, {"position", "positions"}
 ROTARY = (6, 7, 8, 10, 11)  # the lessons whose model has rotary embeddings
 LOOP = {"tokens", "probabilities"}  # the model writes: a token goes back to the tokens
 
 # what is marked: names of BOXES and PLUSES, "positions", "block"
 LESSONS = {  # title, what is marked, what is enlarged, how often the block is repeated
-    1: ("scaled dot-product attention", HEADS, panels.one_head, "N"),
-    2: ("multi-head attention", HEADS, panels.several_heads, "N"),
-    3: ("nn.MultiheadAttention", HEADS, panels.pytorch, "N"),
+    1: ("scaled dot-product attention", ATTENTION, panels.one_head, "N"),
+    2: ("multi-head attention", ATTENTION, panels.several_heads, "N"),
+    3: ("nn.MultiheadAttention", ATTENTION, panels.pytorch, "N"),
     4: ("positional encodings", POSITIONAL, panels.encodings, "N"),
-    5: ("relative positions", POSITIONAL | HEADS, panels.three_places, "N"),
+    5: ("relative positions", POSITIONAL | ATTENTION, panels.three_places, "N"),
     6: ("the block, and a model that writes", WHOLE, panels.block, "2"),
-    7: ("seeing heads", HEADS, panels.seen, "2"),
-    8: ("head specialisation", HEADS, panels.specialised, "2"),
+    7: ("seeing heads", ATTENTION, panels.seen, "2"),
+    8: ("head specialisation", ATTENTION, panels.specialised, "2"),
     9: ("a pretrained encoder", ENCODER, panels.encoder, "6"),
-    10: ("writing text", HEADS | LOOP, panels_model.cache, "N"),
+    10: ("writing text", ATTENTION | LOOP, panels_model.cache, "N"),
     11: ("a real language model", WHOLE, panels_model.language_model, "30"),
-    12: ("debugging attention", HEADS, debugging.who_sees_whom, "N"),
+    12: ("debugging attention", ATTENTION, debugging.who_sees_whom, "N"),
 }
 
 
