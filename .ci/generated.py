@@ -3,9 +3,10 @@
 import re
 import sys
 from collections import Counter
+from itertools import groupby
 
 import reading
-from reading import text
+from reading import whole
 
 # --- the words of all lessons -------------------------------------------------------
 
@@ -21,7 +22,7 @@ def words(lessons, moved):
     """
     found = []
     for path, book in lessons.items():
-        for section in SECTION.findall(prose(book["cells"])):
+        for section in SECTION.findall(whole(book["cells"])):
             for item in re.findall(r"^[-*] .*", section, flags=re.M):
                 if not (word := WORD.fullmatch(item.strip())):
                     sys.exit(f"{path}: write '- **term**: one line.', not {item!r}")
@@ -29,15 +30,11 @@ def words(lessons, moved):
                 letters = re.sub(r"[^\w ]|_", "", term).casefold()
                 line = f"- **{term}**: {moved(line, path)}"
                 found.append((letters, f"{line} [Lesson {number_of(path)}]({path})\n"))
-    page = (
-        "# Words\n\nThe terms of all lessons, each with the lesson that explains it.\n"
-    )
-    letter = ""
-    for letters, line in sorted(found, key=lambda word: word[0]):
-        if letters[:1] != letter:
-            letter = letters[:1]
-            page += f"\n## {letter.upper()}\n\n"
-        page += line
+    page = "# Words\n\nThe terms of all lessons, "
+    page += "each with the lesson that explains it.\n"
+    found.sort(key=lambda word: word[0])
+    for letter, group in groupby(found, key=lambda word: word[0][:1]):
+        page += f"\n## {letter.upper()}\n\n" + "".join(line for _, line in group)
     return page
 
 
@@ -74,29 +71,24 @@ def parts_of(path, cells):
     """{"01 §5" or "1.2": (its link, the minutes that a class needs)} of one lesson."""
     sections = [("", [])]
     for cell in cells:
-        pieces = [text(cell["source"])]
+        before, *after = [cell["source"]]
         if cell["cell_type"] == "markdown":
-            pieces = re.split(r"^(?=## )", pieces[0], flags=re.M)
-        for piece in pieces:
-            if cell["cell_type"] == "markdown" and piece.startswith("## "):
-                sections.append((piece.partition("\n")[0][3:], []))
-            sections[-1][1].append(cell | {"source": piece})
+            before, *after = re.split(r"^## ", before, flags=re.M)
+        sections[-1][1].append(cell | {"source": before})
+        for piece in after:
+            section = cell | {"source": f"## {piece}"}
+            sections.append((piece.partition("\n")[0], [section]))
 
     def link(name, heading):
         return f"[{name}](../../{path}#{heading.replace(' ', '-')})"
 
     parts, lesson = {}, number_of(path)
     for heading, inside in sections:
-        asked = reading.asks(inside)
-        minutes = reading.A_CELL * asked["visible"]
-        minutes += asked["words"] / reading.WORDS_A_MINUTE
+        minutes = OF_A_SECTION * reading.to_read(reading.asks(inside))
         if number := re.match(r"\d+", heading):
-            name = f"{lesson} §{heading}"
-            parts[f"{lesson} §{number[0]}"] = (
-                link(name, heading),
-                OF_A_SECTION * minutes,
-            )
-        for heading, exercise, card in CARD.findall(prose(inside)):
+            linked = link(f"{lesson} §{heading}", heading)
+            parts[f"{lesson} §{number[0]}"] = linked, minutes
+        for heading, exercise, card in CARD.findall(whole(inside)):
             name = heading[0].lower() + heading[1:]
             parts[exercise] = link(name, heading), OF_A_SECTION * int(card)
     return parts
@@ -138,17 +130,11 @@ def claims(lab, lessons):
     done, table = set(PART.findall(rows)), CLAIMS + "|---|---|---|\n"
     for path, book in lessons.items():
         number = number_of(path)
-        known = prose(book["cells"]).partition("\n## What you now know\n")[2]
+        known = whole(book["cells"]).partition("\n## What you now know\n")[2]
         for claim, how, where in CLAIM.findall(known.partition("\n## ")[0]):
             if {f"{number} §{section}" for section in where.split(", ")} <= done:
                 table += f"| {claim} | {how} | [{number}](../../{path}) §{where} |\n"
     return table
-
-
-def prose(cells):
-    """The Markdown of a notebook."""
-    texts = (text(c["source"]) for c in cells if c["cell_type"] == "markdown")
-    return "\n\n".join(texts)
 
 
 def number_of(path):

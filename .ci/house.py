@@ -11,11 +11,12 @@ import re
 import sys
 from base64 import b64encode
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 
 import reading
 from links import dead_links, images_without_alt, page_findings
-from reading import is_folded, text
+from reading import is_folded, loaded, text, whole
 
 ROOT = Path(__file__).resolve().parents[1]
 DIAGRAMS = ROOT / "assets" / "diagrams"
@@ -59,10 +60,11 @@ class Notebook:
     def __init__(self, path, stored=None):
         self.path = Path(path).resolve()
         stored = stored or self.path.read_text(encoding="utf-8")
-        self.size, self.json = len(stored.encode()), json.loads(stored)
+        self.size, self.json = len(stored.encode()), loaded(stored)
+        self.refreshed = normalised(loaded(stored))
         self.cells = self.json["cells"]
         self.code = [c for c in self.cells if c["cell_type"] == "code"]
-        self.texts = [text(c["source"]) for c in self.cells if c not in self.code]
+        self.text = whole(self.cells)
         # A lesson has a first reading, its core, and a second one, deeper/.
         deeper = self.path.parent.name == "deeper"
         self.kind = "deeper" if deeper else "core"
@@ -75,8 +77,7 @@ class Notebook:
         if not self.code:
             return "", ""
         above = self.cells[max(self.cells.index(self.code[0]) - 1, 0)]
-        line = text(above["source"]).rpartition("\n")[2]
-        return line, text(self.code[0]["source"])
+        return above["source"].rpartition("\n")[2], self.code[0]["source"]
 
 
 def tags(cell):
@@ -97,11 +98,6 @@ def said(output):
     return re.sub(unsaid, "", "\n".join(parts), flags=re.S)
 
 
-def read(html):
-    """The words that a page shows of a piece of HTML."""
-    return unescape(re.sub(r"<[^>]*>", "", text(html))).replace("\xa0", " ")
-
-
 def pictured(cell):
     """A text's source and attachments, as the drawings that it names would have them.
 
@@ -117,21 +113,47 @@ def pictured(cell):
         attached[f"{name}.png"] = {"image/png": png}
         return f"![{alts[name]}](attachment:{name}.png)"
 
-    return ATTACHED.sub(shown, text(cell["source"])), attached
+    return ATTACHED.sub(shown, cell["source"]), attached
+
+
+def normalised(nb):
+    """The notebook without what depends on who edited it, and when: .ci/refresh's."""
+    nb["metadata"] = METADATA
+    nb["nbformat"], nb["nbformat_minor"] = 4, 5
+    for index, cell in enumerate(nb["cells"]):
+        cell.setdefault("id", f"cell-{index:02d}")
+        kept = {k: v for k, v in cell["metadata"].items() if k in CELL_METADATA}
+        if cell["cell_type"] == "code" and cell["source"].startswith(TITLE):
+            kept |= {**FOLDED, "tags": sorted({*kept.get("tags", []), FOLDED_TAG})}
+        cell["metadata"] = kept
+        if cell["cell_type"] == "markdown":
+            cell["source"], attached = pictured(cell)
+            cell.pop("attachments", None)
+            if attached:
+                cell["attachments"] = attached
+        if cell["source"] == PROGRESS:
+            cell["outputs"] = []
+        for output in cell.get("outputs", []):
+            if "metadata" in output:
+                output["metadata"] = {}
+    return nb
 
 
 # --- the rules: (name, what is wrong and what to do) --------------------------------
 
 
+def as_refreshed(stored, refreshed):
+    """Of the JSON of a notebook or of a cell."""
+    for key in sorted({*stored, *refreshed} - {"cells"}):
+        if stored.get(key) != refreshed.get(key):
+            yield "refreshed", f"{key} not as .ci/refresh writes it: {REFRESH}"
+
+
 def of_file(book):
-    version = book.json.get("nbformat"), book.json.get("nbformat_minor")
-    if version != (4, 5):
-        yield "file_format", f"nbformat {version}, not (4, 5): {REFRESH}"
+    yield from as_refreshed(book.json, book.refreshed)
     if book.size >= 1_000_000:
-        yield "file_format", "1 MB or more: make figures smaller or fewer"
-    if book.json.get("metadata") != METADATA:
-        yield "metadata", f"notebook metadata not as in .ci/house.py: {REFRESH}"
-    names = [cell.get("id", "") for cell in book.cells]
+        yield "size_of_file", "1 MB or more: make figures smaller or fewer"
+    names = [cell["id"] for cell in book.cells if "id" in cell]
     if bad := [n for n in names if not re.fullmatch(r"[\w-]{1,64}", n)]:
         yield "ids", f"{bad} are no ids of cells: {REFRESH}"
     if twice := {name for name in names if names.count(name) > 1}:
@@ -141,7 +163,7 @@ def of_file(book):
         words = "the first code cell and the line above it are not as in"
         yield "set_up_cell", f"{words} {first.name}: copy them, or run .ci/publish"
 
-    begin = text(book.cells[0]["source"]) if book.cells else ""
+    begin = book.cells[0]["source"] if book.cells else ""
     if [path for _, path in BADGE.findall(begin)] != [f"notebooks/{book.name}"]:
         yield "colab_badge", f"first cell needs one Colab badge, to {book.name}"
     elif f'//github.com/{BADGE.search(begin)[1]}"' not in book.setup[1]:
@@ -152,12 +174,11 @@ def of_file(book):
     pictures = len(ATTACHED.findall(begin))
     if book.kind == "core" and pictures != 1:
         yield "frame", f"{pictures} drawings attached to the first cell, not one"
-    whole = "\n".join(book.texts).lower()
     parts = [part.format(name=name) for part in PARTS[book.kind]]
     if (book.folder / "deeper" / name).exists() and book.kind == "core":
         parts.append(f"](deeper/{name})")
     for part in parts:
-        if part.lower() not in whole:
+        if part.lower() not in book.text.lower():
             yield "frame", f"has no '{part}': every lesson has the same frame"
     if book.kind == "deeper" and not (book.folder / name).exists():
         yield "frame", f"is the deeper notebook of no lesson: no ../{name}"
@@ -171,68 +192,53 @@ def of_reader(book):
     for what, limit in most.items():
         if asked[what] > limit:
             yield "budget", f"{asked[what]} {what}, {limit} at most"
-    numbers = re.findall(r"^## (\d+) ", "\n".join(book.texts), flags=re.M)
+    numbers = re.findall(r"^## (\d+) ", book.text, flags=re.M)
     if numbers != [str(i + 1) for i in range(len(numbers))]:
         yield "frame", f"sections {', '.join(numbers)}: number them from 1 on"
-    if asked["stated"] != asked["minutes"]:
-        words = f"states {asked['stated']} minutes, but asks {asked['minutes']}"
-        yield "budget", words
-    seen = [
-        "T" if c not in book.code else "" if is_folded(c) else "c" for c in book.cells
-    ]
-    if "ccc" in "".join(seen):
+    stated, minutes = asked["stated"], asked["minutes"]
+    if stated != minutes:
+        yield "budget", f"states {stated} minutes, but asks {minutes}"
+    shown = [cell for cell in book.cells if not is_folded(cell)]
+    if "ccc" in "".join(cell["cell_type"][0] for cell in shown):
         yield "text_between", "three visible code cells without a sentence between them"
 
 
 def of_text(book, cell):
-    for wrong in dead_links(text(cell["source"]), book.path):
+    for wrong in dead_links(cell["source"], book.path):
         yield "links", wrong
-    for wrong in images_without_alt(text(cell["source"])):
+    for wrong in images_without_alt(cell["source"]):
         yield "alt_text", wrong
-    source, attached = pictured(cell)
-    if lost := {*re.findall(r"attachment:([^\s)\"'>]+)", source)} - {*attached}:
+    named = {*re.findall(r"attachment:([^\s)\"'>]+)", cell["source"])}
+    if lost := named - pictured(cell)[1].keys():
         yield "attachments", f"{sorted(lost)} are no drawings of assets/diagrams"
-    if source != text(cell["source"]):
-        yield "attachments", f"an alt text not as in diagrams.json: {REFRESH}"
-    stored = cell.get("attachments", {}).items()
-    stored = {name: {m: text(png) for m, png in data.items()} for name, data in stored}
-    if stored != attached:
-        words = "pictures missing, not as in assets/diagrams, or not named"
-        yield "attachments", f"{words}: {REFRESH}"
 
 
 def of_code(book, cell):
-    source, number = text(cell["source"]), book.code.index(cell) + 1
+    source, number = cell["source"], book.code.index(cell) + 1
     if not source.strip():
         yield "executed_in_order", "an empty code cell: remove it"
     if (count := cell.get("execution_count")) != number:
         yield "executed_in_order", f"execution count {count}, not {number}: {REFRESH}"
-    if re.search(r"\bprogress\(", source):
-        if source != PROGRESS:
-            yield "progress_is_not_stored", f"{PROGRESS} stands alone in its cell"
-        elif cell["outputs"]:
-            yield "progress_is_not_stored", f"stores a total that changes: {REFRESH}"
+    if re.search(r"\bprogress\(", source) and source != PROGRESS:
+        yield "progress_is_not_stored", f"{PROGRESS} stands alone in its cell"
 
     lines = [line for line in source.splitlines() if line.strip()]
     if len(lines) > 25:
         yield "size_of_cells", f"{len(lines)} lines of code: 25 at most, split it"
     if any(len(line) > 88 for line in lines):
         yield "size_of_cells", "a line of more than 88 characters: run `ruff format`"
-    titled = source.startswith(TITLE)
-    kept = {key: cell["metadata"].get(key) for key in FOLDED}
-    marks = [kept == FOLDED, FOLDED_TAG in tags(cell)]
-    if titled and not all(marks):
-        yield "folding", f"has a title, but is not folded everywhere: {REFRESH}"
-    elif not titled and (any(marks) or any(kept.values())):
+    folded = FOLDED_TAG in tags(cell) or any(map(cell["metadata"].get, FOLDED))
+    if folded and not source.startswith(TITLE):
         yield "folding", f"folded without a title: begin with {TITLE!r}, or unfold it"
 
     data = [output.get("data", {}) for output in cell["outputs"]]
-    for picture, below in zip(data, [*data[1:], {}]):
+    for picture, below in pairwise([*data, {}]):
         if not picture.keys() & {"image/png", "image/jpeg"}:
             continue
         words = text(below.get("text/plain"))
-        alone = not words or "text/plain" in picture
-        if alone or read(below.get("text/html")) != words:
+        html = re.sub(r"<[^>]*>", "", text(below.get("text/html")))
+        shown = unescape(html).replace("\xa0", " ")
+        if not words or "text/plain" in picture or shown != words:
             says = "a picture without a caption under it: show(figure, caption)"
             yield "caption", says
         elif len(words) < 40 or not re.search(r"\d", words):
@@ -243,22 +249,19 @@ def compared_by_nbval(book, cell):
     name = "compared_by_nbval"
     if "nbval-skip" in tags(cell):
         yield name, "tagged nbval-skip: every cell is run"
-    if re.search("NBVAL_|PYTEST_VALIDATE", text(cell["source"])):
+    if re.search("NBVAL_|PYTEST_VALIDATE", cell["source"]):
         yield name, "an nbval comment: use the cell tag instead"
-    unread = [c for c in book.code if ignored(c) and text(c["source"]) != PROGRESS]
+    unread = [c for c in book.code if ignored(c) and c["source"] != PROGRESS]
     if cell not in unread:
         return
     if len(unread) * 10 > len(book.code):
         yield name, f"{len(unread)} of {len(book.code)} outputs ignored: 1 in 10"
     after = book.code[book.code.index(cell) + 1 :][:1]
-    asserts = any(is_folded(c) and "assert" in text(c["source"]) for c in after)
-    if not asserts:
+    if not any(is_folded(c) and "assert" in c["source"] for c in after):
         yield name, "ignored, and no folded cell with an assertion follows it"
 
 
 def of_output(cell, output):
-    if output.get("metadata"):
-        yield "metadata", f"an output with metadata: {REFRESH}"
     if output["output_type"] == "error" and "raises-exception" not in tags(cell):
         words = f"stores {output['ename']}: repair it, or tag raises-exception"
         yield "no_error", words
@@ -275,17 +278,11 @@ def of_output(cell, output):
         yield "digits", f"{found[:3]}: more digits than CPUs agree on: round to 3"
 
 
-def breaches(book):
-    """Yield (cell or None, (name of a rule, what is wrong)) of a notebook."""
-    yield from ((None, wrong) for wrong in of_file(book))
-    yield from ((None, wrong) for wrong in of_reader(book))
-    for cell in book.cells:
-        rules = [of_code, compared_by_nbval] if cell in book.code else [of_text]
-        yield from ((cell, wrong) for rule in rules for wrong in rule(book, cell))
-        for output in cell.get("outputs", []):
-            yield from ((cell, wrong) for wrong in of_output(cell, output))
-        if extra := set(cell["metadata"]) - CELL_METADATA:
-            yield cell, ("metadata", f"metadata {sorted(extra)}: {REFRESH}")
+def of_cell(book, cell):
+    for rule in (of_code, compared_by_nbval) if cell in book.code else (of_text,):
+        yield from rule(book, cell)
+    for output in cell.get("outputs", []):
+        yield from of_output(cell, output)
 
 
 def findings(path, stored=None):
@@ -293,13 +290,16 @@ def findings(path, stored=None):
 
     The text `stored` may stand in the place of what the file holds.
     """
-    book, found = Notebook(path, stored), []
-    for cell, (name, message) in breaches(book):
-        place = book.path.name
-        if cell is not None:
-            place += f" cell {book.cells.index(cell)} (id {cell.get('id')})"
-        found.append(f"{place}: {message} [{name}]")
-    return found
+    book = Notebook(path, stored)
+    place = book.path.name
+    found = [(place, wrong) for wrong in (*of_file(book), *of_reader(book))]
+    for number, (cell, refreshed) in enumerate(
+        zip(book.cells, book.refreshed["cells"])
+    ):
+        here = f"{place} cell {number} (id {cell.get('id')})"
+        wrongs = *as_refreshed(cell, refreshed), *of_cell(book, cell)
+        found += [(here, wrong) for wrong in wrongs]
+    return [f"{place}: {message} [{name}]" for place, (name, message) in found]
 
 
 # --- the whole ----------------------------------------------------------------------

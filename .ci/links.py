@@ -1,16 +1,18 @@
 """Links and pictures in Markdown: dead ones, and pictures without alt text."""
 
-import json
 import re
 from urllib.parse import unquote
 
-from reading import text
+from reading import loaded, whole
+
+FENCED = r"```.*?```|~~~.*?~~~"
+CODE = rf"{FENCED}|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$"  # and formulas
+SCHEME = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:")  # of a link that leads elsewhere
 
 
 def prose(markdown):
     """A Markdown text without its code and formulas."""
-    code = r"```.*?```|~~~.*?~~~|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$"
-    return re.sub(code, "", markdown, flags=re.S)
+    return re.sub(CODE, "", markdown, flags=re.S)
 
 
 def images_without_alt(markdown):
@@ -30,15 +32,14 @@ def dead_links(markdown, here):
     targets += re.findall(r"^\[[^\]]+\]:\s*(\S+)", page, flags=re.M)
     targets += re.findall(r'<(?:a|img)\b[^>]*?\b(?:href|src)="([^"]+)"', page)
     for target in targets:
-        if re.match(r"[a-zA-Z][a-zA-Z+.-]*:", target):
+        if SCHEME.match(target):
             continue
         name, _, anchor = map(unquote, target.partition("#"))
         file = here.parent / name if name else here
+        has_headings = file.suffix in (".ipynb", ".md")
         if name.startswith("/") or not file.exists():
             yield f"dead link {target!r}: no such file from here"
-        elif (
-            anchor and file.suffix in (".ipynb", ".md") and anchor not in anchors(file)
-        ):
+        elif anchor and has_headings and anchor not in anchors(file):
             yield f"dead link {target!r}: {file.name} has no such heading"
 
 
@@ -46,10 +47,8 @@ def anchors(path):
     """Anchors that JupyterLab (.ipynb) or GitHub (.md) makes of the headings."""
     page = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
-        cells = json.loads(page)["cells"]
-        texts = [text(c["source"]) for c in cells if c["cell_type"] == "markdown"]
-        page = "\n\n".join(texts)
-    page = re.sub(r"```.*?```|~~~.*?~~~", "", page, flags=re.S)
+        page = whole(loaded(page)["cells"])
+    page = re.sub(FENCED, "", page, flags=re.S)
     found = set()
     for heading in re.findall(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", page, flags=re.M):
         heading = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading)

@@ -1,5 +1,6 @@
 """What a page asks of its reader, counted: the one clock of pages, README and rules."""
 
+import json
 import re
 
 # At most: of a core lesson, and of any page.
@@ -13,6 +14,24 @@ A_CELL, WORDS_A_MINUTE, A_QUESTION = 0.5, 130, 2
 def text(source):
     """Notebook files hold a text as one string or as a list of lines."""
     return "".join(source) if isinstance(source, list) else source or ""
+
+
+def loaded(stored):
+    """The JSON of a notebook's file, with each source as one string."""
+    nb = json.loads(stored)
+    for cell in nb["cells"]:
+        cell["source"] = text(cell["source"])
+    return nb
+
+
+def texts(cells):
+    """The Markdown of each cell that is text."""
+    return [c["source"] for c in cells if c["cell_type"] == "markdown"]
+
+
+def whole(cells):
+    """The Markdown of a notebook, as one text."""
+    return "\n\n".join(texts(cells))
 
 
 def is_folded(cell):
@@ -38,19 +57,23 @@ def questions(markdown):
 
 def asks(cells):
     """Return {what: how much} that these cells ask of their reader."""
-    texts = [text(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+    pages = texts(cells)
     code = [c for c in cells if c["cell_type"] == "code"]
     pictures = ["image/png" in o.get("data", {}) for c in code for o in c["outputs"]]
-    cards = [int(m) for s in texts for m in re.findall(r"·\s*(\d+) minutes", s)]
-    stated = re.search(r"(\d+) minutes", "\n".join(texts))
+    cards = [int(m) for s in pages for m in re.findall(r"·\s*(\d+) minutes", s)]
+    stated = re.search(r"(\d+) minutes", whole(cells))
     counted = {
         "visible": sum(not is_folded(cell) for cell in code),
-        "words": sum(map(words, texts)),
+        "words": sum(map(words, pages)),
         "figures": sum(pictures),
         "exercises": len(cards),
-        "sections": sum(len(re.findall(r"^## \d", s, flags=re.M)) for s in texts),
+        "sections": sum(len(re.findall(r"^## \d", s, flags=re.M)) for s in pages),
     }
-    minutes = A_CELL * counted["visible"] + counted["words"] / WORDS_A_MINUTE
-    minutes += sum(cards) + A_QUESTION * sum(map(questions, texts))
-    counted["minutes"] = round(minutes)
+    answering = sum(cards) + A_QUESTION * sum(map(questions, pages))
+    counted["minutes"] = round(to_read(counted) + answering)
     return counted | {"stated": int(stated[1]) if stated else 0}
+
+
+def to_read(counted):
+    """The minutes of the words and the visible cells."""
+    return A_CELL * counted["visible"] + counted["words"] / WORDS_A_MINUTE

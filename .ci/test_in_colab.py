@@ -43,7 +43,7 @@ def each():
     """Every notebook: of each run of .ci/run, or only of the nightly one."""
     known = set()
     for book in map(house.Notebook, house.notebooks()):
-        code = "".join(house.text(cell["source"]) for cell in book.code)
+        code = "".join(cell["source"] for cell in book.code)
         installs = frozenset(re.findall(r'"(conllu|gguf)[<>=]', code))
         first = book.kind == "core" and installs not in known
         known.add(installs)

@@ -24,9 +24,12 @@ from utils.tests.test_viewer_browser import browser  # noqa: F401  a fixture
 
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"  # is refused quietly
 SETTINGS = {  # no pop-ups, nothing saved, and every cell on the page, seen or not
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "docmanager-extension/plugin": {"autosave": False},
-    "notebook-extension/tracker": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    },
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
 FOLDERS = "COURSE_PROGRESS_DIR IPYTHONDIR JUPYTER_CONFIG_DIR JUPYTER_DATA_DIR "
 FOLDERS += "JUPYTER_RUNTIME_DIR"
@@ -37,14 +40,18 @@ POLL = 200  # milliseconds between two looks at a page
 
 def each(daily):
     """Every notebook: of each run of .ci/run, or only of the nightly one."""
-    marks = {True: pytest.mark.slow, False: pytest.mark.nightly}
-    books = [house.Notebook(path) for path in house.notebooks()]
-    return [pytest.param(b.path, id=b.name, marks=marks[daily(b)]) for b in books]
+    for book in map(house.Notebook, house.notebooks()):
+        mark = pytest.mark.slow if daily(book) else pytest.mark.nightly
+        yield pytest.param(book.path, id=book.name, marks=mark)
+
+
+def stored(code, html):
+    """How often a piece of HTML stands in the outputs."""
+    return json.dumps([cell["outputs"] for cell in code]).count(html)
 
 
 def has_viewer(book):
-    outputs = json.dumps([cell["outputs"] for cell in book.code])
-    return book.kind == "core" and VIEW in outputs
+    return book.kind == "core" and stored(book.code, VIEW)
 
 
 # --- JupyterLab ---------------------------------------------------------------------
@@ -54,10 +61,7 @@ def has_viewer(book):
 def lab(tmp_path_factory):
     """The address of JupyterLab, on a server whose files are all in one folder."""
     folder = tmp_path_factory.mktemp("lab")
-    for name, values in SETTINGS.items():
-        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(values), encoding="utf-8")
+    (folder / "overrides.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,30 +73,24 @@ def lab(tmp_path_factory):
     command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command += [f"--ServerApp.root_dir={house.ROOT}"]
     command += ["--LabApp.expose_app_in_browser=True"]  # as window.jupyterapp
-    command += [f"--LabApp.user_settings_dir={folder / 'settings'}"]
-    command += [f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
+    command += [f"--LabApp.app_settings_dir={folder}"]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     try:
         for _ in range(START):
-            if listens(port):
-                break
+            with socket.socket() as asking:
+                if asking.connect_ex(("127.0.0.1", port)) == 0:
+                    break
             time.sleep(1)
         else:
             pytest.fail(f"JupyterLab does not answer:\n{(folder / 'log').read_text()}")
-        token = env["JUPYTER_TOKEN"]
-        yield f"http://127.0.0.1:{port}/lab?token={token}"
+        yield f"http://127.0.0.1:{port}/lab?token={env['JUPYTER_TOKEN']}"
     finally:
         server.terminate()  # which ends its kernels, too
         try:
             server.wait(30)
         except subprocess.TimeoutExpired:
             server.kill()
-
-
-def listens(port):
-    with socket.socket() as asking:
-        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 # --- a notebook in the browser ------------------------------------------------------
@@ -131,10 +129,7 @@ CODE = f"""() => {{ {NOTEBOOK}
 BROKEN = """(images, badge) => images.filter(
     image => image.complete && !image.naturalWidth && image.src !== badge
 ).map(image => image.src)"""
-EXECUTE = """command => {
-    window.done = false;
-    jupyterapp.commands.execute(command).finally(() => { window.done = true; });
-}"""
+EXECUTE = "id => jupyterapp.commands.execute(id).then(() => true, () => true)"
 CHOOSE = f"""number => {{ {NOTEBOOK}
     const code = cells.filter(({{ model }}) => model.type === "code");
     panel.content.activeCellIndex = cells.indexOf(code[number]);
@@ -147,25 +142,16 @@ class Notebook:
     def __init__(self, page):
         self.page = page
 
-    def close(self):
-        """Stop the kernel, and leave the page as it was."""
-        self.execute("notebook:shutdown-kernel")
-        self.page.evaluate(CLOSE)
-        self.page.noticed.clear()
-
     def code(self):
         return self.page.evaluate(CODE)
 
     def execute(self, command):
         """Let JupyterLab execute a command that runs cells, and wait for their end."""
-        self.page.evaluate(EXECUTE, command)
-        done, limit = "() => window.done", RUN * 1000
-        self.page.wait_for_function(done, timeout=limit, polling=POLL)
+        self.page.wait_for_function(EXECUTE, arg=command, timeout=RUN * 1000)
 
     def choose(self, call):
         """Make the code cell with this call the active one; return its number there."""
-        sources = [cell["source"] for cell in self.code()]
-        number = next(i for i, source in enumerate(sources) if call in source)
+        (number, *_) = (i for i, c in enumerate(self.code()) if call in c["source"])
         self.page.evaluate(CHOOSE, number)
         return number
 
@@ -208,36 +194,28 @@ def page(lab, browser):  # noqa: F811
     context.close()
 
 
-@pytest.fixture
-def opened(page):
-    """Opens a notebook in JupyterLab, not yet run."""
-
-    @contextmanager
-    def open_notebook(path):
-        notebook, name = Notebook(page), path.relative_to(house.ROOT).as_posix()
-        page.evaluate(SHOW, name)
-        try:
-            page.wait_for_function(READY, arg=name, polling=POLL)
-            page.wait_for_function(SHOWN, polling=POLL)
-            yield notebook
-        finally:
-            notebook.close()
-
-    return open_notebook
+@contextmanager
+def opened(page, path):
+    """A notebook in JupyterLab, not yet run; then the page is left as it was."""
+    notebook, name = Notebook(page), path.relative_to(house.ROOT).as_posix()
+    page.evaluate(SHOW, name)
+    try:
+        page.wait_for_function(READY, arg=name, polling=POLL)
+        page.wait_for_function(SHOWN, polling=POLL)
+        yield notebook
+    finally:
+        notebook.execute("notebook:shutdown-kernel")
+        page.evaluate(CLOSE)
+        page.noticed.clear()
 
 
 # --- what a notebook must do --------------------------------------------------------
 
 
-def stored(code, html):
-    """How often a piece of HTML stands in the outputs."""
-    return json.dumps([cell["outputs"] for cell in code]).count(html)
-
-
-@pytest.mark.parametrize("path", each(lambda book: True))
-def test_an_untrusted_notebook_is_whole_and_runs_nothing(opened, path):
-    with opened(path) as notebook:
-        page, code = notebook.page, notebook.code()
+@pytest.mark.parametrize("path", [*each(lambda book: True)])
+def test_an_untrusted_notebook_is_whole_and_runs_nothing(page, path):
+    with opened(page, path) as notebook:
+        code = notebook.code()
         assert not any(cell["trusted"] for cell in code)
         folded = [cell["folded"] for cell in code if cell["foldable"]]
         assert all(folded) and folded
@@ -250,11 +228,11 @@ def test_an_untrusted_notebook_is_whole_and_runs_nothing(opened, path):
         assert page.noticed == []
 
 
-@pytest.mark.parametrize("path", each(has_viewer))
-def test_run_all_runs_every_cell_and_the_viewers_answer(opened, path):
-    with opened(path) as notebook:
+@pytest.mark.parametrize("path", [*each(has_viewer)])
+def test_run_all_runs_every_cell_and_the_viewers_answer(page, path):
+    with opened(page, path) as notebook:
         notebook.execute("notebook:run-all-cells")
-        page, code = notebook.page, notebook.code()
+        code = notebook.code()
         for cell in code:  # Run All stops at the first error
             outputs = [] if "raises-exception" in cell["tags"] else cell["outputs"]
             errors = [o for o in outputs if o["output_type"] == "error"]
@@ -284,17 +262,17 @@ RIGHT = WRONG.replace("(-2, -1)", "(-2, -1) / key.shape[-1] ** 0.5")
 
 
 @pytest.mark.slow
-def test_lesson_09_remembers_what_was_solved_in_lesson_01(opened):
+def test_lesson_09_remembers_what_was_solved_in_lesson_01(page):
     def expect(said, *words):
         assert [word for word in words if word not in said] == [], said
 
     lessons = house.ROOT / "notebooks"
-    with opened(lessons / "01_scaled_dot_product_attention.ipynb") as first:
+    with opened(page, lessons / "01_scaled_dot_product_attention.ipynb") as first:
         exercise = 'check("1.2"'
         first.run_above(exercise)
         expect(first.run(exercise, WRONG), "not yet", "'no scale'")
         expect(first.run(exercise, RIGHT), "1.2", "solved", "Kept for later lessons.")
-    with opened(lessons / "09_pretrained_encoder.ipynb") as later:
+    with opened(page, lessons / "09_pretrained_encoder.ipynb") as later:
         load = 'answer("1.2")'
         later.run_above(load)
         expect(later.run(load), 'answer("1.2"): your own, checked again.')

@@ -11,9 +11,9 @@ import house
 import pytest
 
 SITE = SimpleNamespace(**runpy.run_path(str(house.ROOT / ".ci" / "site")))
-COURSE, GITHUB = "ada/heads", "https://github.com/ada/heads"
+GITHUB = SITE.repository()
 CORES = {
-    path.relative_to(house.ROOT).as_posix(): json.loads(path.read_bytes())
+    path.relative_to(house.ROOT).as_posix(): house.loaded(path.read_bytes())
     for path in house.notebooks()
     if path.parent.name != "deeper"
 }
@@ -23,7 +23,7 @@ LABS = (house.ROOT / "assets/pages/labs.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
-    SITE.stage(house.ROOT, folder)
+    SITE.stage(folder)
     return folder
 
 
@@ -37,6 +37,7 @@ def test_every_page_and_notebook_is_staged_and_in_the_contents(source):
     assert "assets/heads.png" in files
     deeper = {name for name in notebooks if "/deeper/" in name}
     index = (source / "index.md").read_text(encoding="utf-8")
+    assert ":hidden:\n:caption: Lessons\n\nnotebooks/01_" in index
     shown = set(re.findall(r"^[\w/]+$", index, flags=re.M))
     listed = pages - {"index.md"} | notebooks - deeper
     assert shown == {re.sub(r"\.\w+$", "", name) for name in listed}
@@ -73,7 +74,7 @@ HERE = "notebooks/deeper/01_a.ipynb"
 )
 def test_links(link, on_the_site):
     def moved(markdown):
-        return SITE.relinked(markdown, HERE, HERE, house.ROOT, COURSE)
+        return SITE.relinked(markdown, HERE, HERE)
 
     for before in ("[a]", "![a `b`]", "$x$ [a]"):
         assert moved(f"{before}({link})") == f"{before}({on_the_site})"
@@ -90,7 +91,7 @@ def test_an_attached_picture_is_that_of_the_drawings():
     """MyST-NB shows no attachments."""
     made = book("![A map](attachment:block.png)", "`](attachment:`")
     made["cells"][0]["attachments"] = {"block.png": {}}
-    text, other = SITE.staged(made, HERE, house.ROOT, COURSE, [])["cells"]
+    text, other = SITE.staged(made, HERE, [])["cells"]
     assert text["source"] == "![A map](../../assets/diagrams/block.png)"
     assert "attachments" not in text and other["source"] == "`](attachment:`"
 

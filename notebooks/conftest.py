@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import tempfile
-from collections import Counter
 
 import house
 import matplotlib
@@ -81,21 +80,3 @@ def pytest_itemcollected(item):
 
             if missing := missing_smollm2():
                 item.add_marker(pytest.mark.skip(reason=missing))
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print the time that each notebook took, and its number of cells."""
-    seconds, cells = Counter(), Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            name, _, test = getattr(report, "nodeid", "").partition(".ipynb::")
-            if test and isinstance(report, pytest.TestReport):
-                seconds[name] += report.duration
-                cells[name] += report.when == "call" and "Cell " in test
-    if seconds:
-        terminalreporter.section("time per notebook")
-        for name in sorted(seconds):
-            line = f"{seconds[name]:7.1f} s {cells[name]:4d} cells  {name}.ipynb"
-            terminalreporter.write_line(line)
-        line = f"{seconds.total():7.1f} s {cells.total():4d} cells  in all"
-        terminalreporter.write_line(line)
