@@ -186,16 +186,19 @@ class KnownMistake:
 
     def gives(self, x: Tensor, each: Reading, num_heads: int, mask) -> Tensor | None:
         """Return a layer's output with this mistake; None: it cannot be made here."""
-        q, *others, out = (m.w for m in each.matrices)
-        size = len(q) // num_heads
-        whole = [q, *(repeated(w, len(q) // len(w), size) for w in others)]
+        *three, out = (m.w for m in each.matrices)
+        size = len(three[0]) // num_heads
         try:
+            heads = [w.unflatten(0, (-1, size)) for w in three]  # keys may have fewer
+            heads = [w.repeat_interleave(num_heads // len(w), dim=0) for w in heads]
+            whole = [w.flatten(0, 1) for w in heads]
             if not self.of_head:
                 return self.function(mask)(x, *whole, out, num_heads)
             function = self.function(None)
-            parts = zip(*(w.mT.split(size, dim=1) for w in whole))  # of each head
-            heads = [function(x, *three, mask)[0] for three in parts]
-            return torch.cat(heads, dim=-1) @ out.mT
+            outputs = [
+                function(x, *(w.mT for w in head), mask)[0] for head in zip(*heads)
+            ]
+            return torch.cat(outputs, dim=-1) @ out.mT
         except Exception:  # such as sizes that do not fit
             return None
 
@@ -217,13 +220,6 @@ class KnownMistake:
         exec(self.python, space)
         space["weighed"] = weighed
         return catalogue.defined(self.code, space)
-
-
-def repeated(w: Tensor, times: int, size: int) -> Tensor:
-    """Return w (of keys or values) with the rows of each head so many times."""
-    if times == 1:
-        return w
-    return w.unflatten(0, (-1, size)).repeat_interleave(times, dim=0).flatten(0, 1)
 
 
 @cache

@@ -1,7 +1,6 @@
 """Checks of masks: which kinds and shapes are taken, and what do they hide?"""
 
 import re
-from contextlib import suppress
 from functools import partial
 
 import torch
@@ -30,7 +29,7 @@ from .probe import (
 
 def kinds(p: Probe):
     """See what masks of each kind and shape do that should hide token 2."""
-    if any(edits(p, way) for way in p.masked):
+    if p.masked and p.edits_mask:
         return False, "the layer changes the mask that it is given"
     if p.hides:
         return masks_that_hide(p)
@@ -58,17 +57,6 @@ def kinds(p: Probe):
     if not (names or p.own_call):
         return None, f"what is given as a second input {did}: is it a mask?"
     return False, f"no mask hides a token exactly: {one}"
-
-
-def edits(p: Probe, way: tuple[str, str]) -> bool:
-    """Whether the layer changes a mask that its caller may use again."""
-    mask = made(way, p.hide)
-    mask = mask.expand(len(p.x) if len(mask) == 1 else -1, *mask.shape[1:])
-    mask = mask.to(p.dtype if mask.is_floating_point() else None, copy=True)
-    before = mask.clone()
-    with suppress(Exception):  # of a layer that takes other numbers of texts
-        p.call(p.layer, p.axes(p.x).to(p.dtype, copy=True), mask)
-    return not mask.equal(before)
 
 
 def hides_far(p: Probe, way: tuple[str, str]) -> bool:

@@ -17,7 +17,7 @@ from .probe import (
     OTHERS,
     TEXTS,
     Probe,
-    call_with,
+    call_by_name,
     copied,
     either,
     made,
@@ -78,12 +78,10 @@ def repeats(p: Probe):
 
 
 def input_stays(p: Probe):
-    before = p.axes(p.x).to(p.dtype)
-    p.call(p.layer, x := before.clone(), None)
     text = "the input stays as it was"
-    if x.equal(before) and (changed := edited(p)):
+    if not p.edits_x and (changed := edited(p)):
         return None, f"{text}; but the layer changes {changed}: is it meant?"
-    return either(x.equal(before), text, "the layer changes its input")
+    return either(not p.edits_x, text, "the layer changes its input")
 
 
 def edited(p: Probe) -> str:
@@ -203,8 +201,8 @@ def other_inputs(p: Probe):
     if p.own_call or len(inputs) < 2:
         return None
     ignored, other = [], p.axes(p.text(3, LENGTH)).to(p.dtype)
-    for place, name in enumerate(inputs):
-        p.call = partial(call_with, other=other, place=place)
+    for name in inputs:
+        p.call = partial(call_by_name, other=(name, other))
         if p.same(p.tried(p.x), p.output):
             ignored.append(name)
     p.call = usual

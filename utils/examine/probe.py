@@ -48,20 +48,18 @@ def parameters(layer: nn.Module) -> tuple[list[str], list[str], bool]:
     return inputs, masks, len(inputs) < len(needed)
 
 
-def call_by_name(layer: nn.Module, x: Tensor, mask: Tensor | None, which: int = 0):
-    """Return layer(x), or layer(x, x, x), and with a mask by the name of one mask."""
+def call_by_name(
+    layer: nn.Module, x: Tensor, mask: Tensor | None, which: int = 0, other: tuple = ()
+):
+    """Return layer(x), or layer(x, x, x), and with a mask by the name of one mask.
+
+    other: (name, tensor) of an input that gets another tensor than x.
+    """
     needed, masks, always = parameters(layer)
-    inputs = [x] * max(1, min(3, len(needed)))
+    inputs = [other[1] if name in other[:1] else x for name in needed[:3]] or [x]
     if mask is None and not always:
         return layer(*inputs)
     return layer(*inputs, **{masks[which]: mask}) if masks else layer(*inputs, mask)
-
-
-def call_with(layer: nn.Module, x: Tensor, mask, other: Tensor, place: int):
-    """Call a layer with x, but with another tensor in one place."""
-    needed, masks, always = parameters(layer)
-    inputs = [other if i == place else x for i in range(min(3, len(needed)))]
-    return layer(*inputs, **({masks[0]: mask} if always and masks else {}))
 
 
 class Detached(TorchFunctionMode):
@@ -79,6 +77,15 @@ def copied(layer: nn.Module) -> nn.Module:
         return copy.deepcopy(layer)
 
 
+def misread(single: Tensor | None, double: Tensor | None, given: tuple) -> bool:
+    """Whether a layer gives other numbers for (x, mask) in double precision."""
+    if double is None or single is None or double.shape != single.shape:
+        return False
+    if given[1] is None:
+        return bool((double - single).abs().max() > 0.01 * single.abs().max())
+    return bool((double.isnan() & single.isfinite()).any())
+
+
 class Probe:
     """A copy of a layer, as a function of tokens, and what was seen of it.
 
@@ -89,21 +96,14 @@ class Probe:
     """
 
     def __init__(self, layer, embed_dim: int, num_heads: int, call: Callable | None):
-        self.layer, self.dtype = copied(layer).double(), torch.float64
-        self.given = layer
-        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.given, self.embed_dim, self.num_heads = layer, embed_dim, num_heads
         self.call, self.own_call = call or call_by_name, call is not None
         self.length_first = getattr(layer, "batch_first", True) is False
-        self.mistake, self.reading, self.known = None, None, {}  # known: of masks
+        self.mistake, self.reading = None, None
+        self.edits_x = self.edits_mask = False  # whether some run did so
         self.drawn = []  # names of weights that were 0 or tiny
         self.x = self.text(3, LENGTH)
-        self.misreads = self.misread()
-        in_double = self.tried(self.x) is not None and not self.misreads
-        if not (in_double and self.adds()):  # a part or a mask may be in single
-            double, self.layer = self.layer, copied(layer).float()
-            self.dtype = torch.float32
-            if in_double and not self.adds():
-                self.layer, self.dtype = double, torch.float64
+        self.choose_precision()
         try:
             self.output = self.run(self.x)
         except Exception as error:
@@ -117,28 +117,26 @@ class Probe:
         single = self.dtype == torch.float32 or self.jumps()
         self.exact = 1e-5 if single else 1e-9
 
-    def misread(self) -> bool:
-        """Whether double precision gives other numbers than single.
+    def choose_precision(self):
+        """Run in single precision if double is refused, or gives other numbers.
 
-        From 8 or 16 keys on, PyTorch's kernel for the CPU reads a mask in single, if
-        queries are in double, as if it were in double, too, without an error. And
-        `mask * finfo.min` is in single: there, the lowest number of double is -inf.
+        A part or a mask that is added may be in single. From 8 or 16 keys on, PyTorch's
+        kernel for the CPU reads a mask in single, if queries are in double, as if it
+        were in double, too, without an error. And `mask * finfo.min` is in single:
+        there, the lowest number of double is -inf.
         """
-        given = [(self.x.flatten(0, 1)[None], None)]  # 24 tokens
+        given = [(self.x, None), (self.x.flatten(0, 1)[None], None)]  # 8, 24 tokens
         given += [(self.x, made(way, HIDE)) for way in product(KINDS, SHAPES)]
-        in_double, doubles = self.layer, [self.tried(*each) for each in given]
-        self.layer, self.dtype = copied(self.given).float(), torch.float32
-        singles = [self.tried(*each) for each in given]
-        self.layer, self.dtype = in_double, torch.float64
-        for (_, mask), double, single in zip(given, doubles, singles):
-            if double is None or single is None or double.shape != single.shape:
-                continue
-            if mask is None:
-                if (double - single).abs().max() > 0.01 * single.abs().max():
-                    return True
-            elif (double.isnan() & single.isfinite()).any():
-                return True
-        return False
+        found, adds = [], []  # in single, and then in double
+        for dtype in (torch.float32, torch.float64):
+            self.layer, self.dtype = copied(self.given).to(dtype), dtype
+            outputs = [self.tried(*each) for each in given]
+            found.append(outputs)
+            adds.append(any(y is not None for y in outputs[-len(SHAPES) :]))
+        self.misreads = any(misread(*each) for each in zip(*found, given))
+        runs = found[1][0] is not None and not self.misreads
+        if not runs or adds == [True, False]:
+            self.layer, self.dtype = copied(self.given).float(), torch.float32
 
     def jumps(self) -> bool:
         """Whether steps of the input show that a part is in single precision.
@@ -159,10 +157,13 @@ class Probe:
         """Return the output (batch, length, embed_dim) for such an x."""
         if mask is not None and len(mask) == 1:  # once for each text
             mask = mask.expand(len(x), *mask.shape[1:]).contiguous()
-        if mask is not None:  # a copy: some layers edit it
-            mask = mask.to(self.dtype if mask.is_floating_point() else None, copy=True)
-        x = self.axes(x).to(self.dtype, copy=True)
-        given = self.call(self.layer if layer is None else layer, x, mask)
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(self.dtype)
+        x = self.axes(x).to(self.dtype)
+        tokens, hide = x.clone(), None if mask is None else mask.clone()
+        given = self.call(self.layer if layer is None else layer, tokens, hide)
+        self.edits_x |= not tokens.equal(x)
+        self.edits_mask |= mask is not None and not hide.equal(mask)
         if isinstance(given, tuple | list):  # weights may stand beside it
             tensors = [y for y in given if isinstance(y, Tensor)]
             given = min(tensors, key=lambda y: y.shape != x.shape, default=given)
@@ -181,11 +182,6 @@ class Probe:
             return self.run(x, mask, layer)
         except Exception:
             return None
-
-    def adds(self) -> bool:
-        """Whether the layer takes a mask that is added, in some shape."""
-        masks = (made(("-inf is added", shape), HIDE) for shape in SHAPES)
-        return any(self.tried(self.x, mask) is not None for mask in masks)
 
     def text(self, *size: int) -> Tensor:
         """Return random tokens (*size, embed_dim)."""
@@ -255,31 +251,17 @@ class Probe:
         """
         return HIDE | (OTHERS & ~(self.sees & CAUSAL))
 
-    def does(self, way: tuple[str, str]) -> str | None:
-        """Return what such a mask does, of a kind and a shape; None: it is refused."""
-        if way in self.known:
-            return self.known[way]
-        did = effect(self, way)
-        if did == EXACTLY:
-            shown = self.tried(self.x, made(way, OTHERS & ~self.sees))  # as without it
-            same = self.same(shown, self.output, SINGLE)
-            every = self.tried(self.x, made(way, ~ONE))  # what is hidden may be unseen
-            if not (same or self.same(every, self.output, SINGLE)):
-                did = None if shown is None else ALWAYS
-        self.known[way] = did
-        return did
-
     @cached_property
     def masked(self) -> dict[tuple[str, str], str]:
         """What such a mask does, for each kind and shape that is taken."""
-        did = {way: self.does(way) for way in product(KINDS, SHAPES)}
+        did = {way: effect(self, way) for way in product(KINDS, SHAPES)}
         return {way: text for way, text in did.items() if text}
 
     @cached_property
     def hides(self) -> tuple[str, str] | None:
         """The first kind and shape of a mask that hides exactly."""
-        ways = product(KINDS, SHAPES)
-        return next((way for way in ways if self.does(way) == EXACTLY), None)
+        exact = (way for way, did in self.masked.items() if did == EXACTLY)
+        return next(exact, None)
 
     @cached_property
     def bare(self) -> nn.Module:
@@ -318,7 +300,13 @@ def effect(p: Probe, way: tuple[str, str]) -> str | None:
     }
     rows = ~HIDE.mT | now[2].any()  # some layers set the rows of hidden tokens to 0
     found = (did for did, each in patterns.items() if (now & rows).equal(each & rows))
-    return next(found, "hides something else")
+    if (did := next(found, "hides something else")) != EXACTLY:
+        return did
+    shown = p.tried(p.x, made(way, OTHERS & ~p.sees))  # as without a mask
+    every = p.tried(p.x, made(way, ~ONE))  # what is hidden may be unseen
+    if any(p.same(output, p.output, SINGLE) for output in (shown, every)):
+        return EXACTLY
+    return None if shown is None else ALWAYS
 
 
 def either(ok, text: str, otherwise: str) -> tuple[bool, str]:
