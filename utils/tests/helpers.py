@@ -1,17 +1,18 @@
 """What several test files share."""
 
 import functools
+import math
 import os
 
 import pytest
 import torch
 from hypothesis import settings
-from torch import Tensor, nn
+from torch import nn
 
 from utils import positions
-from utils.attention import scaled_dot_product_attention
+from utils.masks import causal_mask, padding_mask
+from utils.models import CausalLM
 from utils.pretrained import find_smollm2
-from utils.recording import record_attention
 
 # --- what is drawn ---
 
@@ -27,11 +28,46 @@ def examples(count):
     )
 
 
-def normal(*shape, seed=0, dtype=torch.float32, grad=False):
+def normal(*shape, seed=0, dtype=torch.float32):
     """Return the same normal numbers for every dtype."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-    return x.requires_grad_(grad)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def mask_of(kind, batch, heads, queries, keys, seed):
+    """Return a mask of a kind; rows may be empty."""
+    some = normal(batch, heads, queries, keys, seed=seed) > -0.3
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(keys + 1, (batch,), generator=generator)
+    padding, causal = padding_mask(lengths, keys), causal_mask(queries, keys)
+    return {
+        "none": None,
+        "two axes": some[0, 0],
+        "causal": causal,
+        "padding": padding,
+        "both": padding & causal,
+        "any": some,
+        "added": torch.zeros(some.shape).masked_fill(~some, -math.inf),
+        "learned": normal(queries, keys, seed=seed),
+    }[kind]
+
+
+# --- what is refused ---
+
+
+def guards(table, names):
+    """Return a test for the rows of a table: `what the message says | a call`.
+
+    names: those that the calls use, e.g. `globals()`.
+    """
+
+    @pytest.mark.parametrize("row", [row for row in table.splitlines() if row])
+    def refused(row):
+        says, call = row.split(" | ")
+        with pytest.raises((ValueError, TypeError, RuntimeError), match=says):
+            eval(call, names)
+
+    return refused
 
 
 # --- models, positions, training ---
@@ -56,21 +92,28 @@ def scheme_of(name, seed=0):
     return scheme
 
 
-def results(model, ids, mask=None):
-    """Return what our encoder or language model gives: result, states, attention."""
-    inputs = (ids,) if mask is None else (ids, mask)
-    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
-    return [model(*inputs), *states, *record_attention(model, *inputs)]
+SIZES = B, L, E, H, V = 3, 7, 16, 4, 11  # batch, length, embed_dim, heads, vocabulary
 
 
-def their_results(model, ids, mask=None):
-    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
-    mask = None if mask is None else mask[:, 0, 0].long()
-    options = {"output_attentions": True, "output_hidden_states": True}
-    found = model(ids, attention_mask=mask, **options)
-    if hasattr(found, "logits"):
-        return [found.logits, *found.attentions]
-    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
+def drawn(model, std=1.0):
+    """Return a model in which nothing is hidden by a 0 or a 1, evaluating."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=std)
+    return model.eval()
+
+
+def lm(scheme="rotary half", **options):
+    """Return a language model of two blocks with weights of all sizes."""
+    position = None if scheme is None else scheme_of(scheme)
+    model = drawn(CausalLM(V, E, H, 2, position=position, **options), std=0.3)
+    nn.init.normal_(model.embedding.weight, std=3.0)  # so that they decide
+    return model
+
+
+def text(seed=0):
+    """Return ids (batch, length) for the language model."""
+    return torch.randint(V, (B, L), generator=torch.Generator().manual_seed(seed))
 
 
 def gradients(loss, module):
@@ -97,18 +140,7 @@ def missing_smollm2() -> str:
     return ""
 
 
-# --- heads and their baselines ---
-
-
-def attention_under(mask, batch, heads, length, keys=None, seed=0) -> Tensor:
-    """Return sharp random weights of heads that keep to a mask."""
-    generator = torch.Generator().manual_seed(seed)
-    q = 2 * torch.randn(batch, heads, length, 4, generator=generator)
-    k = torch.randn(batch, heads, keys or length, 4, generator=generator)
-    return scaled_dot_product_attention(q, k, k, mask)[1]
-
-
-# --- pictures and the viewer ---
+# --- weights, pictures and the viewer ---
 
 WORDS = "the cat sat on it".split()
 HOSTILE = [
@@ -118,7 +150,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def heads(*shape, seed=0, sharpness=2.0):
-    """Weights of this shape that softmax made."""
+def heads(*shape, seed=0, mask=None):
+    """Weights of this shape that softmax made; a row without a visible key is 0."""
     scores = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return (sharpness * scores).softmax(dim=-1)
+    hidden = torch.zeros(1).bool() if mask is None else ~mask
+    scores = (2 * scores).masked_fill(hidden, -math.inf)
+    return scores.softmax(dim=-1).nan_to_num()

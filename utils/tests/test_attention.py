@@ -1,8 +1,7 @@
 """Attention, its layer and masks: equal to the definition and to PyTorch's.
 
 One oracle: the definition, query by query, in double precision; autograd gives its
-gradients. The inputs are drawn (`PROPERTY_EXAMPLES=5000` draws as many); what is
-refused is in `test_attention_refusals.py`.
+gradients. The inputs are drawn (`PROPERTY_EXAMPLES=5000` draws as many).
 """
 
 import copy
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.testing import assert_close
 
 from utils.attention import (
@@ -27,27 +27,14 @@ from utils.attention import (
     split_heads,
 )
 from utils.masks import causal_mask, padding_mask
-from utils.positions import ALiBi
+from utils.positions import ALiBi, Rotary  # noqa: F401, a row uses Rotary
 from utils.tests import helpers
+from utils.tests.helpers import guards, mask_of
 
 many = helpers.examples(60)
 SIZES, SEEDS, FLAGS = st.integers(1, 5), st.integers(0, 999), st.booleans()
 KINDS = st.sampled_from(["none", "causal", "padding", "any", "added", "learned"])
 normal = functools.partial(helpers.normal, dtype=torch.float64)
-
-
-def mask_of(kind, batch, heads, queries, keys, seed):
-    """Return a mask of a kind; in "padding", "any" and "added" rows may be empty."""
-    some = normal(batch, heads, queries, keys, seed=seed) > 0.3
-    lengths = torch.arange(batch) * 2 % (keys + 1)
-    return {
-        "none": None,
-        "causal": causal_mask(queries, keys),
-        "padding": padding_mask(lengths, keys),
-        "any": some,
-        "added": torch.zeros(some.shape).masked_fill(~some, -math.inf),
-        "learned": normal(queries, keys, seed=seed, dtype=torch.float32),
-    }[kind]
 
 
 def defined(q, k, v, mask=None, scale=None):
@@ -151,6 +138,8 @@ X = normal(3, 5, 32, dtype=torch.float32)
 MASKS = {"none": None, "causal": causal_mask(5), "padding": padding_mask([5, 0, 3])}
 MASKS["added"] = torch.zeros(5, 5).masked_fill(~causal_mask(5), -math.inf)
 both_paths = pytest.mark.parametrize("need_weights", [False, True])
+ours = functools.partial(MultiHeadAttention, 32, 4)
+torchs = functools.partial(nn.MultiheadAttention, 32, 4, batch_first=True)
 
 
 def test_a_cache_holds_two_tensors():
@@ -266,7 +255,6 @@ def test_scores_that_are_not_finite_give_nan_or_zeros(dtype, kind):
 
 
 def test_masks_dropout_and_the_kernel(monkeypatch):
-    assert causal_mask(2, 4).tolist() == [[True] * 3 + [False], [True] * 4]
     assert causal_mask(3, 1).tolist() == [[False], [False], [True]]
     rows = [[True, True, False], [False] * 3]
     for lengths in ([2, 0], torch.tensor([2, 0])):
@@ -319,3 +307,99 @@ def test_empty_rows_on_a_gpu():
     for found, wanted in zip(empty_rows("cuda"), empty_rows("cpu")):
         assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-3)
         assert found.isfinite().all()
+
+
+# --- from PyTorch's layer and back ---
+
+WAYS = {
+    "plain": lambda module, name: None,
+    "pruned": functools.partial(prune.l1_unstructured, amount=0.5),
+    "weight norm": weight_norm,
+    "spectral norm": spectral_norm,
+    "new weight norm": parametrizations.weight_norm,
+    "new spectral norm": parametrizations.spectral_norm,
+}
+PLACES = [("torch", "in_proj_weight"), ("torch", "out_proj.weight")]
+PLACES += [("ours", f"{name}_proj.weight") for name in ("query", "value", "out")]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("trained", [False, True])  # since the weight was computed
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("whose", "place"), PLACES)
+def test_pruned_and_normed_layers_come_out_right(whose, place, way, trained):
+    """In both directions: what is copied is what the layer itself computes with."""
+    torch.manual_seed(0)
+    layer = torchs() if whose == "torch" else ours()
+    layer.eval()  # in training a spectral norm is another one at every look
+    path, _, name = place.rpartition(".")
+    WAYS[way](layer.get_submodule(path), name=name)
+    for parameter in layer.parameters() if trained else ():
+        parameter.data.mul_(1.5)
+    if whose == "torch":
+        copied = MultiHeadAttention.from_torch(layer)
+        pair = copied(X)[0], layer(X, X, X)[0]
+    else:
+        copied = layer.to_torch()
+        pair = layer(X)[0], copied(X, X, X)[0]
+    assert_close(*pair, atol=1e-4, rtol=1e-4)
+    assert all(x.requires_grad and x.is_leaf for x in copied.parameters())
+
+
+# --- what would run and mean something else ---
+
+
+class OwnAttend(MultiHeadAttention):
+    attend = None  # whatever it would be
+
+
+class OwnForward(nn.Linear):
+    forward = None
+
+
+class Strange(nn.MultiheadAttention):
+    pass
+
+
+def hooked(module):
+    module.out_proj.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return module
+
+
+FLAG, FLAGS_OF_3 = causal_mask(5), causal_mask(5).expand(3, 5, 5)
+layer, inside = ours(), ours()
+inside.value_proj = OwnForward(32, 32)
+asked = functools.partial(layer, need_weights=True)
+OF_A_LAYER = r"""
+mask\[:, None, None, :\] | layer(X, mask=FLAG[:3])
+one per sequence .* mask\[:, None\] | layer(X, mask=FLAGS_OF_3)
+the scores have shape \(3, 4, 5, 5\) | layer(X, mask=FLAG[0])
+has shape \(5, 6\) | layer(X, mask=causal_mask(5, 6))
+give bool, True = may be attended to | layer(X, mask=FLAG.int())
+mask is torch.complex64 | layer(X, mask=FLAG + 0j)
+5 keys but 4 values | layer(X, X, X[:, :4])
+"""
+OTHERS = r"""
+give floating point | scaled_dot_product_attention(*[FLAG.int()] * 3)
+num_heads=3 must divide | MultiHeadAttention(8, 3)
+divided by num_kv_heads=3 | ours(num_kv_heads=3)
+position has num_heads=1, the layer | ours(position=ALiBi(1))
+position has head_dim=4 | ours(position=Rotary(4))
+between 0 and max_length=4 | padding_mask([5, 1], 4)
+lengths are \[3, -1\] | padding_mask(torch.tensor([3, -1]))
+give whole numbers | padding_mask([True, False])
+float32; give whole numbers | padding_mask([1.5], 4)
+num_kv_heads=1.*no such option | ours(num_kv_heads=1).to_torch()
+position=Rotary.*no such option | ours(position=Rotary(8)).to_torch()
+OwnAttend has a.* attend of its own | OwnAttend(32, 4).to_torch()
+OwnForward has a.* forward of its own | inside.to_torch()
+module is a .*Strange | MultiHeadAttention.from_torch(Strange(32, 4))
+add_bias_kv | MultiHeadAttention.from_torch(torchs(add_bias_kv=True))
+add_zero_attn | MultiHeadAttention.from_torch(torchs(add_zero_attn=True))
+forward hooks | MultiHeadAttention.from_torch(hooked(torchs()))
+forward hooks | hooked(ours()).to_torch()
+kdim | MultiHeadAttention.from_torch(torchs(kdim=8))
+vdim | MultiHeadAttention.from_torch(torchs(vdim=8))
+"""
+REFUSED = OF_A_LAYER + OF_A_LAYER.replace("layer(", "asked(") + OTHERS
+test_what_would_mean_something_else_is_refused = guards(REFUSED, globals())

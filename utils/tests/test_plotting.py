@@ -7,7 +7,6 @@ import json
 import math
 import re
 import struct
-import warnings
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -237,13 +236,12 @@ def test_labels_of_three_letters_lie_on_their_side(letters, turn):
 @pytest.mark.parametrize(
     "shape", [(1, 1), (1, 2), (1, 50), (50, 1), (25, 25), (500, 500)], ids=str
 )
+@pytest.mark.filterwarnings("error")
 def test_every_shape_fits_the_page(shape, shown):
     labels = dict(zip(("queries", "keys"), (["understanding"] * n for n in shape)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        show(heatmap(torch.zeros(shape), **labels).figure, CAPTION)
-        for heads in (1, 4):
-            show(plot_heads(torch.zeros(heads, *shape)), CAPTION)
+    show(heatmap(torch.zeros(shape), **labels).figure, CAPTION)
+    for heads in (1, 4):
+        show(plot_heads(torch.zeros(heads, *shape)), CAPTION)
     for data in shown[::2]:
         png = base64.b64decode(data["image/png"])
         width, height = struct.unpack(">II", png[16:24])

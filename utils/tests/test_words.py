@@ -1,29 +1,18 @@
 """Every token is seen, told from the others, and turns no sentence round."""
 
-import warnings
-
-import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 import torch
 
 from utils import plotting, words
 from utils.plotting import heatmap, plot_heads
+from utils.tests.test_plotting import house_style  # noqa: F401, a fixture
 from utils.words import drawable, isolated, legible, names, visible
 
 HEBREW, ARABIC, THAI, CHINESE = "שלום", "سلام", "ไทย", "中文"
 INVISIBLE = "\t\n\r\x00\x1b\x7f\x85\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u180b\u180e"
 INVISIBLE += "\u2003\u200b\u200d\u2028\u202e\u2060\u2066\u2800\u3000\u3164\ufeff\uffa0"
 INVISIBLE += "\ud800\udfff\ue000\U000e0001"
-
-
-@pytest.fixture(autouse=True)
-def house_style():
-    with matplotlib.rc_context():
-        plotting.style()
-        yield
-    plt.close("all")
-    words._say_what_is_lacking.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -74,26 +63,21 @@ def test_only_what_runs_from_the_right_is_isolated(word):
             assert isolated(other) == other
 
 
-def labels(figure):
-    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
-
-
 @pytest.mark.parametrize("draw", [
     lambda w, t: heatmap(w, queries=t, keys=t, title=f"$x$ {THAI}").figure,
     lambda w, t: plot_heads(w[None], t, titles=[f"$x$ {THAI}"]),
 ])  # fmt: skip
 def test_letters_that_no_font_has_are_no_boxes(draw):
     tokens = ["a", THAI, CHINESE, "Ġ中", "🙂", "हि", "▁", "  ", "\u0301", "½", "$x$"]
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with pytest.warns() as warned:
         for _ in range(2):
             figure = draw(torch.eye(11), tokens)
             figure.canvas.draw()
-    assert labels(figure) == "a #1 #2 #3 #4 #5 ▁ ␣␣ ◌\u0301 ½ $x$".split()
-    title = figure.axes[0].title
-    written = [title, *figure.axes[0].get_yticklabels()]
-    assert not any(label.get_parse_math() for label in written)
+    title, *labels = figure.axes[0].title, *figure.axes[0].get_yticklabels()
+    written = "a #1 #2 #3 #4 #5 ▁ ␣␣ ◌\u0301 ½ $x$".split()
+    assert [label.get_text() for label in labels] == written
     assert title.get_text() == r"$x$ \u0e44\u0e17\u0e22"
+    assert not any(label.get_parse_math() for label in (title, *labels))
     (once,) = warned  # matplotlib has nothing to add: "Glyph missing"
     assert "#3 stands for the token at position 3" in str(once.message)
 
