@@ -7,7 +7,7 @@ this list, and says in its first line, which stands here, what lives there:
       Masks: which keys a query may attend to, and how a mask is read.
   attention.py <- masks
       Scaled dot-product attention, and the multi-head layer built on it.
-  positions.py
+  positions.py <- masks
       Position schemes: how attention is told the order of the tokens.
   recording.py <- attention
       One recorder: look at, or replace, any activation of any model, from outside.

@@ -39,22 +39,14 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    *,
-    bias: Tensor | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
+    query, key, value, mask=None, *, bias=None, dropout_p=0.0, scale=None
 ) -> tuple[Tensor, Tensor]:
     """Return the output for every query, and the weights that it gave to the keys.
 
     query (..., queries, head_dim), key (..., keys, head_dim), value (..., keys, any).
     mask: bool (True = may be attended to) or floating (added): see `masks.py`.
     bias: floating, shaped like a mask, added to the scaled scores.
-    dropout_p: probability with which a weight is dropped; the returned weights are
-        never dropped out.
+    dropout_p: of dropping a weight; the returned weights are never dropped out.
     scale: factor of the scores; default 1 / sqrt(head_dim).
 
     Returns output (..., queries, any) and weights (..., queries, keys). Half precision
@@ -116,7 +108,7 @@ def _empty(added: Tensor) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each in its own slice of the features.
 
-    num_kv_heads: number of key and value heads (default num_heads); each serves
+    num_kv_heads: of keys and values (default num_heads); each serves
         num_heads / num_kv_heads neighbouring query heads (Ainslie et al. 2023).
     dropout: probability with which a weight is dropped in training.
     position: a scheme of `positions.py`, asked at every call; or None.
@@ -166,14 +158,7 @@ class MultiHeadAttention(nn.Module):
                 nn.init.zeros_(proj.bias)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        mask: Tensor | None = None,
-        *,
-        need_weights: bool = False,
-        cache: dict[str, Tensor] | None = None,
+        self, query, key=None, value=None, mask=None, *, need_weights=False, cache=None
     ) -> tuple[Tensor, Tensor | None]:
         """Return (output, weights): output (batch, queries, embed_dim).
 
@@ -183,8 +168,7 @@ class MultiHeadAttention(nn.Module):
             and never dropped out. False: None in their place, from the fused kernel.
         cache: a dict of this layer alone, empty at first, in which the keys and values
             of earlier calls are kept; the new queries then attend to old and new
-            positions, under a mask (new, past + new) such as
-            `causal_mask(new, past + new)`.
+            positions, under a mask such as `causal_mask(new, past + new)`.
         """
         if cache is not None and key is not None:  # key would be cached at every call
             raise ValueError("cache is for self-attention; call it without key, value.")
@@ -226,9 +210,8 @@ class MultiHeadAttention(nn.Module):
         floating = bias is not None or (mask is not None and mask.is_floating_point())
         # the kernel would round a floating mask to half precision
         if need_weights or (floating and q.dtype.itemsize < 4):
-            heads, weights = scaled_dot_product_attention(
-                q, k, v, mask, bias=bias, dropout_p=dropout_p
-            )
+            options = {"bias": bias, "dropout_p": dropout_p}
+            heads, weights = scaled_dot_product_attention(q, k, v, mask, **options)
             return heads, weights if need_weights else None
         added = as_added(mask, bias, (*q.shape[:-1], k.shape[-2]), q.dtype)
         attend = F.scaled_dot_product_attention
@@ -244,8 +227,7 @@ class MultiHeadAttention(nn.Module):
         """Return a layer that computes what `module` computes, with copied weights.
 
         Pruned or normed weights are copied as they are now. Device, dtype and mode
-        carry over. The layer is batch first, also where `module.batch_first` is False:
-        that option is not in the weights.
+        carry over; the layer is batch first, also where `module` is not.
         """
         kind = type_before_parametrizations(module)
         if kind is not nn.MultiheadAttention:
@@ -264,10 +246,9 @@ class MultiHeadAttention(nn.Module):
         return layer
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """Return an `nn.MultiheadAttention(batch_first=True)` with copied weights.
+        """Return an `nn.MultiheadAttention(batch_first=True)` that computes the same.
 
-        It computes what this layer computes; pruned or normed weights are copied as
-        they are now. Mind its masks: there True means blocked.
+        Weights are copied as in `from_torch`. Mind its masks: there True means blocked.
         """
         if self.num_kv_heads != self.num_heads or self.position is not None:
             given = f"num_kv_heads={self.num_kv_heads}, position={self.position}"
@@ -326,6 +307,4 @@ def _refuse_own(module: nn.Module, kind: type, *names: str) -> None:
 def _refuse_hooks(*modules: nn.Module) -> None:
     """Refuse modules with forward hooks, which may change what comes out."""
     if any(module._forward_hooks for module in modules):
-        raise TypeError(
-            "it has forward hooks; a copy would not have them: remove them."
-        )
+        raise TypeError("it has forward hooks, which a copy would lack: remove them.")

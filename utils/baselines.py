@@ -21,8 +21,7 @@ def uniform_attention(shape: Sequence[int], mask: Tensor | None = None) -> Tenso
 
     shape: (batch, heads, queries, keys), or only its last axes, e.g. (queries, keys):
         those that are missing in front become 1.
-    mask: the model's own, as in `heads.py`. A query without a visible key has zeros.
-    Returns (batch, heads, queries, keys), float32.
+    mask: as in `heads.py`. A query without a visible key has zeros.
 
     >>> uniform_attention((2, 2), torch.tensor([[True, False], [True, True]]))
     tensor([[[[1.0000, 0.0000],
@@ -53,27 +52,18 @@ def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
     return fresh
 
 
-def entropy_matched_copy(
-    untrained: nn.Module,
-    inputs: Tensor | tuple,
-    entropies: Sequence[Tensor],
-    *,
-    mask: Tensor | None = None,
-    queries: Tensor | None = None,
-) -> nn.Module:
+def entropy_matched_copy(untrained, inputs, entropies, **which) -> nn.Module:
     """Return a copy of an untrained model whose heads attend as sharply as asked.
 
     An untrained head attends to all keys nearly alike, a trained one to few: it could
-    win by its sharpness alone. Against such a copy, where every head is as sharp as a
-    trained one, it cannot. To get there, the query weights and bias of each head are
-    multiplied by one number, and with them its scores before the softmax.
+    win by its sharpness alone. Against such a copy it cannot. The query weights and
+    bias of each head, and with them its scores, are multiplied by one number.
     untrained: e.g. `untrained_copy(model, seed)`; it stays as it is.
     inputs: of the model, a tensor, or a tuple of its arguments.
     entropies: for each layer, in the order of their calls, a tensor (heads,) from 0
         (one key) to 1 (all alike): `normalised_entropy(weights, ...).nanmean(0)` of the
         trained model's weights on these inputs.
-    mask, queries: as they were given to `normalised_entropy`; the model is not given
-        them.
+    which: mask and queries of `normalised_entropy`; the model is not given them.
     ValueError if a head misses its entropy by more than 0.01.
 
     >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(4, 6, 8)
@@ -91,7 +81,7 @@ def entropy_matched_copy(
     remaining, hooks = iter(targets), {}
 
     def mean_entropy(weights: Tensor) -> Tensor:  # (heads,)
-        return normalised_entropy(weights, mask=mask, queries=queries).nanmean(0)
+        return normalised_entropy(weights, **which).nanmean(0)
 
     def match(layer: nn.Module, inputs: tuple, named: dict) -> None:
         hooks.pop(layer).remove()  # the layer is called in here
@@ -118,15 +108,13 @@ def best_of(scores: Tensor) -> Tensor:
     """Return the scores (batch,) of the head that is best in the mean over sequences.
 
     scores: (batch, heads); further axes, e.g. (batch, offsets, heads), are further
-        choices. It is one choice for all sequences.
-    If the finding is the best of many heads, so must its baseline be.
+        choices. If the finding is the best of many heads, so must its baseline be.
 
     >>> best_of(torch.tensor([[0.1, 0.2], [0.1, 0.4]]))
     tensor([0.2000, 0.4000])
     """
     choices = scores.flatten(1)  # (batch, choices)
-    best = choices.nanmean(0).nan_to_num(-torch.inf).argmax()
-    return choices[:, best]
+    return choices[:, choices.nanmean(0).nan_to_num(-torch.inf).argmax()]
 
 
 def bootstrap(values: Tensor, group: Tensor, groups: int, draws: int = 1000) -> Tensor:
@@ -140,8 +128,8 @@ def bootstrap(values: Tensor, group: Tensor, groups: int, draws: int = 1000) -> 
     """
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(groups, (draws, groups), generator=generator)
-    times = values.new_zeros(draws, groups)  # how often each group is drawn
-    times.scatter_add_(1, drawn, times.new_ones(draws, groups))
+    times = values.new_zeros(drawn.shape)  # how often each group is drawn
+    times.scatter_add_(1, drawn, torch.ones_like(times))
     sums = values.new_zeros(groups, values.shape[1]).index_add(0, group, values)
     counts = torch.bincount(group, minlength=groups).to(values)
     means = (times @ sums) / (times @ counts)[:, None]  # NaN: a draw without any row
@@ -151,8 +139,8 @@ def bootstrap(values: Tensor, group: Tensor, groups: int, draws: int = 1000) -> 
 def sign_flip(values: Tensor, group: Tensor, groups: int) -> float:
     """Return the two-sided p-value of "these differences have the mean 0".
 
-    values (rows,): each the difference of two measurements. group (rows,): the number
-        of the group, e.g. the sentence, that a row belongs to, from 0 to groups - 1.
+    values (rows,): each the difference of two measurements. group, groups: as in
+        `bootstrap`.
     If nothing tells the two measurements apart, a group could as well have the opposite
     sign. So each of 10,000 draws gives every group a random sign, with all its rows,
     and p is the share of draws whose sum is as far from 0 as the sum that was found. It
@@ -171,10 +159,9 @@ def sign_flip(values: Tensor, group: Tensor, groups: int) -> float:
 def holm(p_values: Sequence[float]) -> list[bool]:
     """Return for each p-value whether its null hypothesis is rejected, as Holm does.
 
-    The probability that one or more true ones are rejected is at most 5 %, whatever
-    their number, and however they depend on each other. The smallest of n p-values is
-    compared with 0.05 / n, the next with 0.05 / (n - 1), and so on; after the first one
-    that is too large no other is rejected.
+    The probability that one or more true ones are rejected is at most 5 %, however many
+    there are. The smallest of n p-values is compared with 0.05 / n, the next with
+    0.05 / (n - 1), and so on; after the first that is too large no other is rejected.
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
 
     >>> holm([0.04, 0.01, 0.03])

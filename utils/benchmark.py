@@ -5,16 +5,11 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 
 def time_ratios(
-    functions: dict[str, Callable[..., Tensor]],
-    inputs: tuple,
-    *,
-    rounds: int = 9,
-    threads: int = 2,
+    functions: dict[str, Callable], inputs: tuple, *, rounds: int = 9, threads: int = 2
 ) -> dict[str, float]:
     """Return how long each function takes, as a multiple of the first one's time.
 

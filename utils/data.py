@@ -28,12 +28,11 @@ def repeated_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Return random tokens that start again after a while, and their next tokens.
 
-    periods: (shortest, longest). After how many tokens a row starts again is drawn for
-        each row, both ends included: with one period for all, a model could attend a
-        fixed number of positions back without using the tokens.
+    periods: (shortest, longest), both included. After how many tokens it starts again
+        is drawn for each row: with one period for all, a model could attend a fixed
+        number of positions back without using the tokens.
     distinct: no token occurs twice in a period, so that a token determines the next.
-    Targets count where they can be known: from the first repetition on; if distinct,
-    from its second token on.
+    Targets count from the first repetition on; if distinct, from its second token on.
     Source: Olsson et al. 2022, "repeated random tokens".
 
     >>> ids, _ = repeated_tokens(torch.Generator(), 1, 6, 10, periods=(3, 3))
@@ -56,9 +55,7 @@ def repeated_tokens(
     return rows[:, :-1], rows[:, 1:].where(known, IGNORED)
 
 
-def tokens_back(
-    generator, batch: int, length: int, vocab_size: int, *, back: int
-) -> tuple[Tensor, Tensor]:
+def tokens_back(generator, batch: int, length: int, vocab_size: int, *, back: int):
     """Return random tokens, and at each position the token `back` positions earlier.
 
     The first `back` positions have none: their targets do not count.
@@ -67,9 +64,7 @@ def tokens_back(
     return ids, F.pad(ids, (back, 0), value=IGNORED)[:, :length]
 
 
-def copy_first_token(
-    generator, batch: int, length: int, vocab_size: int
-) -> tuple[Tensor, Tensor]:
+def copy_first_token(generator, batch: int, length: int, vocab_size: int):
     """Return random tokens, and at each position the first token of the row."""
     ids = torch.randint(vocab_size, (batch, length), generator=generator)
     return ids, ids[:, :1].repeat(1, length)
@@ -77,9 +72,8 @@ def copy_first_token(
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as ids, in two parts; `vocab[i]` is the token with id i.
+    """A text as ids (tokens,), in two parts; `vocab[i]` is the token with id i.
 
-    unit: "words" or "characters". train, validation: the ids (tokens,) of each part.
     The vocabulary is that of the training part; other tokens are `UNKNOWN` (id 0).
     """
 
@@ -89,7 +83,7 @@ class Corpus:
     validation: Tensor
 
     def encode(self, text: str) -> Tensor:
-        """Return the ids (tokens,) of a text; tokens that are not known are id 0."""
+        """Return the ids (tokens,) of a text."""
         number = {token: i for i, token in enumerate(self.vocab)}
         ids = [number.get(token, 0) for token in SPLIT[self.unit](text)]
         return torch.tensor(ids, dtype=torch.int64)
@@ -111,8 +105,7 @@ class Corpus:
     def windows(self, length: int, part: str = "validation") -> tuple[Tensor, Tensor]:
         """Return all windows (windows, length) of a part, and their next tokens.
 
-        The part, "train" or "validation", is cut from its start, without overlap; what
-        is left at its end is left out.
+        It is cut from its start, without overlap; what is left at its end is left out.
         """
         windows = getattr(self, part).unfold(0, length + 1, length)
         return windows[:, :-1], windows[:, 1:]
@@ -122,13 +115,11 @@ def python_docs(unit: str = "words") -> Corpus:
     """Return Python's own documentation (`pydoc_data.topics`) as a Corpus.
 
     unit: "words" (with the space before them) or "characters".
-    The text differs between versions of Python. A paragraph of several topics is kept
-    once, so that no text of the validation part occurs in the training part.
+    The text differs between versions of Python.
     """
     from pydoc_data.topics import topics
 
-    train, validation = _split([topics[name] for name in sorted(topics)])
-    return _corpus(train, validation, unit)
+    return _corpus(*_split([topics[name] for name in sorted(topics)]), unit)
 
 
 def _corpus(train: str, validation: str, unit: str = "words") -> Corpus:
@@ -149,7 +140,8 @@ def _corpus(train: str, validation: str, unit: str = "words") -> Corpus:
 def _split(texts: list[str]) -> tuple[str, str]:
     """Return (training text, validation text): the last tenth is validation.
 
-    A paragraph that occurs several times, in whatever indentation, is kept once.
+    A paragraph that occurs several times, in whatever indentation, is kept once, so
+    that none is in both.
     """
     once = {}
     for paragraph in re.split(r"\n\s*\n", "\n\n".join(texts)):

@@ -12,9 +12,8 @@ queries: (batch, queries) bool, which queries count. By default every query coun
 A score returns (batch, heads): for each sequence and head the mean over the queries
 that count and for which it is defined. (The first token has no previous token.) It is
 NaN in a sequence without such a query, so `.nanmean(0)` is the mean over sequences.
-Most scores are weights: from 0, the head attends to no key of this kind, to 1, it
-attends to nothing else. Scores that compare positions need self-attention: query i and
-key i are the same token.
+Most scores are weights, from 0 to 1. Scores that compare positions need self-attention:
+query i and key i are the same token.
 """
 
 import torch
@@ -22,24 +21,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.special import entr
 
-from utils.attention import MultiHeadAttention, split_heads
-from utils.masks import holds, visible_keys
+from utils.attention import split_heads
+from utils.masks import holds, relative_positions, visible_keys
 from utils.recording import record_attention as record_attention  # offered here, too
 
 
 def at_offset(weights: Tensor, offset: int, *, mask=None, queries=None) -> Tensor:
     """Return the weight (batch, heads) on the key `offset` positions after the query.
 
-    offset: -1 is the previous token, 0 the query's own. Queries count for which this
-    key exists and is visible.
+    Queries count for which this key exists and is visible.
     Source: Clark et al. 2019, section 3.1; Olsson et al. 2022, "previous token score".
 
     >>> at_offset(torch.eye(4)[None, None], 0)
     tensor([[1.]])
     """
-    weights, visible, counted = _checked(weights, mask, queries, square=True)
-    line = torch.ones_like(visible[:1]).tril(offset).triu(offset)
-    return _weight_on(weights, line & visible, counted)
+    here = relative_positions(*weights.shape[-2:], device=weights.device) == offset
+    return _weight_on(here, weights, mask, queries, square=True)
 
 
 def previous_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
@@ -64,16 +61,15 @@ def first_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     tensor([[0.7000]])
     """
     weights, visible, counted = _checked(weights, mask, queries)
-    counted = counted & (visible.sum(-1) > 1)[:, 0]
-    first = torch.arange(weights.shape[-1], device=weights.device) == 0  # (keys,)
-    return _weight_on(weights, first & visible, counted)
+    choice = visible[..., 0] & (visible.sum(-1) > 1)  # (batch, 1, queries)
+    return _mean(weights[..., 0], counted & choice[:, 0])
 
 
 def on_keys(weights: Tensor, keys: Tensor, *, mask=None, queries=None) -> Tensor:
     """Return how much of its weight a query gives to some keys of your choice.
 
-    keys: (batch, keys) bool, True = this key is one of them; e.g. `ids == separator`,
-        to find heads that attend to separators. Their weights are added up.
+    keys: (batch, keys) bool, e.g. `ids == separator`, to find heads that attend to
+        separators. Their weights are added up.
     Queries count that can attend to at least one of them. Returns (batch, heads).
     Source: Clark et al. 2019, section 3.2 ([CLS], [SEP], full stops).
 
@@ -81,28 +77,27 @@ def on_keys(weights: Tensor, keys: Tensor, *, mask=None, queries=None) -> Tensor
     >>> on_keys(torch.full((1, 1, 4, 4), 1 / 4), marked)
     tensor([[0.5000]])
     """
-    weights, visible, counted = _checked(weights, mask, queries)
     _check_marks("keys", keys, (len(weights), weights.shape[-1]))
-    return _weight_on(weights, keys[:, None, None] & visible, counted)
+    return _weight_on(keys[:, None, None], weights, mask, queries)
 
 
 def duplicate_token(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
     """Return the weight (batch, heads) on earlier copies of the query's token.
 
-    ids: (batch, length), the tokens. The weights on all earlier copies are added up.
-    Queries count whose token stands earlier, on a visible key.
+    ids: (batch, length). The weights on all earlier copies are added up. Queries count
+    whose token stands earlier, on a visible key.
     Source: Wang et al. 2023, "duplicate token heads".
     """
-    weights, visible, counted = _checked(weights, mask, queries, square=True)
-    return _weight_on(weights, _earlier_copies(ids, weights) & visible, counted)
+    copies = _earlier_copies(ids, weights)
+    return _weight_on(copies, weights, mask, queries, square=True)
 
 
 def induction(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tensor:
     """Return the weight (batch, heads) on what followed earlier copies of the token.
 
-    ids: (batch, length), the tokens. The weights on the keys that come right after an
-        earlier copy of the query's token are added up: a head that divides its weight
-        among three of them does as much induction as one that attends to one alone.
+    ids: (batch, length). The weights on all keys right after an earlier copy of the
+    query's token are added up: a head that divides its weight among three of them does
+    as much induction as one that attends to one alone.
     Queries count whose token stands earlier, with a visible key after it.
     Source: Olsson et al. 2022, appendix, "prefix matching".
 
@@ -110,9 +105,8 @@ def induction(weights: Tensor, ids: Tensor, *, mask=None, queries=None) -> Tenso
     >>> induction(weights, torch.tensor([[5, 6, 7, 5]]))  # 6 followed the first 5
     tensor([[1.]])
     """
-    weights, visible, counted = _checked(weights, mask, queries, square=True)
     after = F.pad(_earlier_copies(ids, weights), (1, -1))  # one key further on
-    return _weight_on(weights, after & visible, counted)
+    return _weight_on(after, weights, mask, queries, square=True)
 
 
 def entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
@@ -131,9 +125,8 @@ def entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
 def normalised_entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     """Return the entropy (batch, heads) of the rows, divided by its largest value.
 
-    The largest value is the logarithm of the number of visible keys. So the result is 1
-    where all visible keys have the same weight, whatever the length of the text.
-    Queries count that have at least two visible keys.
+    That is the logarithm of the number of visible keys: the result is 1 where all of
+    them have the same weight. Queries count that have at least two visible keys.
     """
     weights, visible, counted = _checked(weights, mask, queries)
     choices = visible.sum(-1)  # (batch, 1, queries)
@@ -165,16 +158,13 @@ def js_divergence(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     return (total + total.mT).clamp(min=0) / counted.any(-1).sum()
 
 
-def weighted_values(
-    layer: MultiHeadAttention, value_input: Tensor, weights: Tensor
-) -> Tensor:
+def weighted_values(layer, value_input: Tensor, weights: Tensor) -> Tensor:
     """Return the length of the vector that each key adds to each query's output.
 
     A weight says how much a head attends to a key, not how much this key contributes.
     Its contribution is weight * value, after the head's part of out_proj.
-    value_input (batch, keys, embed_dim): what the layer was given as value.
-    weights (batch, heads, queries, keys): as the layer returned them, for each head.
-    Returns the same shape as weights, in units of the output.
+    value_input (batch, keys, embed_dim): what the layer was given as value. weights
+    (batch, heads, queries, keys): as it returned them; the result has their shape.
     Source: Kobayashi et al. 2020, "norm-based analysis".
     """
     batch, keys, _ = value_input.shape
@@ -189,9 +179,6 @@ def weighted_values(
         # (batch, heads, keys, head_dim) @ (heads, head_dim, embed_dim)
         lengths = (values @ out.permute(1, 2, 0)).norm(dim=-1)  # (batch, heads, keys)
         return weights * lengths[:, :, None]
-
-
-# --- what can be measured, and which queries count ---
 
 
 def _checked(weights, mask, queries, *, square: bool = False):
@@ -247,8 +234,10 @@ def _earlier_copies(ids: Tensor, weights: Tensor) -> Tensor:
     return same.tril(-1)
 
 
-def _weight_on(weights: Tensor, keys: Tensor, counted: Tensor) -> Tensor:
+def _weight_on(keys: Tensor, weights, mask, queries, *, square=False) -> Tensor:
     """Return the mean weight on keys (batch, 1, queries, keys), of queries with any."""
+    weights, visible, counted = _checked(weights, mask, queries, square=square)
+    keys = keys & visible
     return _mean(weights.mul(keys).sum(-1), counted & keys.any(-1)[:, 0])
 
 

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 
-def causal_mask(
-    query_length: int, key_length: int | None = None, *, device=None
-) -> Tensor:
+def causal_mask(query_length: int, key_length=None, *, device=None) -> Tensor:
     """Return the mask under which each query sees its own position and earlier ones.
 
     Lower-right aligned: the last query sees every key, as it must when the queries are
@@ -32,13 +30,25 @@ def causal_mask(
     return every_pair.tril(key_length - query_length)
 
 
+def relative_positions(query_length: int, key_length: int, *, device=None) -> Tensor:
+    """Return key position - query position, int64 (queries, keys).
+
+    Negative: the key is earlier. The last query stands at the last key.
+
+    >>> relative_positions(2, 4).tolist()
+    [[-2, -1, 0, 1], [-3, -2, -1, 0]]
+    """
+    keys = torch.arange(key_length, device=device)
+    queries = torch.arange(query_length, device=device) + (key_length - query_length)
+    return keys - queries[:, None]
+
+
 def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     """Return the mask that hides the padding behind sequences of different lengths.
 
     lengths: whole numbers (batch,), a list or a tensor; max_length: the padded length
     (default: the longest; under `torch.compile` and `vmap` it must be given).
-    Returns bool (batch, 1, 1, max_length), True = a real token. It broadcasts over
-    heads and queries; combine it with a causal mask by `&`.
+    Returns bool (batch, 1, 1, max_length), True = a real token; combine it by `&`.
 
     >>> padding_mask([3, 1]).int()[:, 0, 0].tolist()
     [[1, 1, 1], [1, 0, 0]]
@@ -50,9 +60,8 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
     if max_length is None:
         max_length = max([0, *lengths.tolist()])
     if not holds((lengths >= 0) & (lengths <= max_length)):
-        raise ValueError(
-            f"lengths are {lengths.tolist()}; each must be between 0 and {max_length=}."
-        )
+        given = f"lengths are {lengths.tolist()}"
+        raise ValueError(f"{given}; each must be between 0 and {max_length=}.")
     positions = torch.arange(max_length, device=lengths.device)
     return (positions < lengths[:, None])[:, None, None, :]
 
@@ -60,8 +69,7 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
 def as_added(mask: Tensor | None, bias: Tensor | None, scores: tuple, dtype):
     """Return mask and bias as one tensor that is added to the scores, or None.
 
-    scores: the shape of the scores, (..., queries, keys). Boolean masks become 0 and
-    -inf; both are cast to dtype and added up.
+    scores: their shape, (..., queries, keys). Boolean masks become 0 and -inf.
     """
     added = None
     for x in (mask, bias):
@@ -109,8 +117,7 @@ def _check_fit(mask: Tensor, scores: tuple) -> None:
 def holds(condition: Tensor) -> bool:
     """Return whether a boolean tensor is true everywhere, as far as one can look now.
 
-    While a graph is traced, and under `torch.func.vmap`, there is no single value to
-    look at: there a guard must not stop anybody, so the answer is True.
+    While a graph is traced, and under vmap, one cannot look: the answer is True.
     """
     if torch.compiler.is_compiling():
         return True

@@ -25,13 +25,12 @@ class Block(nn.Module):
 
     mlp_dim: width of the MLP (default 4 * embed_dim); 0 = attention only.
     norm: "pre" normalises the inputs of attention and MLP, "post" the sums after the
-        residual connections, None nothing. norm_kind: "layer" subtracts the mean and
-        divides by the standard deviation of the features; "rms" divides by the root of
-        their mean square. norm_eps: what is added under the root.
+        residual connections, None nothing. norm_kind: "layer" (`nn.LayerNorm`) or "rms"
+        (`nn.RMSNorm`: no mean is subtracted). norm_eps: what is added under the root.
     activation: "gelu", "relu", or "swiglu" for a `GatedMLP`.
     dropout: probability, in training, of dropping an attention weight, a feature
         inside the MLP, and a feature that is added.
-    bias, num_kv_heads, position: as in `MultiHeadAttention`.
+    bias, and attention (num_kv_heads, position): as in `MultiHeadAttention`.
 
     `attention` may be replaced by any module that is called in the same way.
     Source: Vaswani et al. 2017, section 3.1 ("post"); Xiong et al. 2020 ("pre");
@@ -50,32 +49,25 @@ class Block(nn.Module):
         activation: str = "gelu",
         dropout: float = 0.0,
         bias: bool = True,
-        position=None,
-        num_kv_heads: int | None = None,
+        **attention,
     ):
         super().__init__()
         mlp_dim = 4 * embed_dim if mlp_dim is None else mlp_dim
         _refuse_negative(mlp_dim=mlp_dim, norm_eps=norm_eps)
         if norm not in ("pre", "post", None):  # it would run without norms
             raise ValueError(f"norm is {norm!r}; give 'pre', 'post' or None.")
-        options = {"position": position, "bias": bias, "dropout": dropout}
-        options["num_kv_heads"] = num_kv_heads
         self.norm, self.mlp = norm, None
-        self.attention = MultiHeadAttention(embed_dim, num_heads, **options)
+        attention |= {"bias": bias, "dropout": dropout}
+        self.attention = MultiHeadAttention(embed_dim, num_heads, **attention)
         self.dropout = nn.Dropout(dropout)
-        kind = norm_kind if norm is not None else None
-        self.attention_norm = _norm(kind, embed_dim, bias, norm_eps)
+        given = norm_kind if norm else None, embed_dim, bias, norm_eps
+        self.attention_norm = _norm(*given)
         if mlp_dim > 0:
-            self.mlp_norm = _norm(kind, embed_dim, bias, norm_eps)
+            self.mlp_norm = _norm(*given)
             self.mlp = _mlp(activation, embed_dim, mlp_dim, bias, dropout)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, cache: dict | None = None
-    ) -> Tensor:
-        """Return the new x (batch, length, embed_dim), from x of the same shape.
-
-        mask, cache: as in `MultiHeadAttention`.
-        """
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, cache=None) -> Tensor:
+        """Return the new x (batch, length, embed_dim); mask, cache: its attention's."""
         y = self.attention_norm(x) if self.norm == "pre" else x
         y, _ = self.attention(y, mask=mask, cache=cache)  # (batch, length, embed_dim)
         x = x + self.dropout(y)  # (batch, length, embed_dim)
@@ -117,7 +109,7 @@ class CausalLM(nn.Module):
     embedding_std: the token embeddings are drawn from N(0, embedding_std²), by default
         as in GPT-2; None leaves them as `nn.Embedding` draws them, from N(0, 1).
     tied: the head's weights are the token embeddings, one parameter for both.
-    The other options are those of every `Block`.
+    The other options are those of every `Block` (mlp_dim, activation, num_kv_heads).
 
     `embedding`, `blocks`, `norm` (before the head if norm="pre"), `head`.
     Source: Radford et al. 2018 and 2019 (GPT, GPT-2); Press & Wolf 2017 (tied).
@@ -135,22 +127,19 @@ class CausalLM(nn.Module):
         num_layers: int,
         *,
         position=None,
-        mlp_dim: int | None = None,
         norm: str | None = "pre",
         norm_kind: str = "layer",
         norm_eps: float = 1e-5,
-        activation: str = "gelu",
         dropout: float = 0.0,
         bias: bool = True,
-        num_kv_heads: int | None = None,
         embedding_std: float | None = 0.02,
         tied: bool = False,
+        **options,
     ):
         super().__init__()
         _refuse_negative(num_layers=num_layers)
-        options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
         options |= {"norm": norm, "norm_kind": norm_kind, "norm_eps": norm_eps}
-        options |= {"dropout": dropout, "bias": bias, "num_kv_heads": num_kv_heads}
+        options |= {"dropout": dropout, "bias": bias, "position": position}
         self.position, self.embedding_std = position, embedding_std
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.dropout = nn.Dropout(dropout)
@@ -170,10 +159,10 @@ class CausalLM(nn.Module):
             nn.init.normal_(self.embedding.weight, std=self.embedding_std)
 
     def forward(self, ids: Tensor, *, cache: dict | None = None) -> Tensor:
-        """Return logits (batch, length, vocab_size) for the token after each of ids.
+        """Return logits (batch, length, vocab_size): what follows each of ids.
 
-        ids (batch, length). cache: a dict, empty at first, in which keys and values
-            are kept, so that a text can be given part by part.
+        cache: a dict, empty at first, in which keys and values are kept, so that a text
+            can be given part by part.
         """
         length, past = ids.shape[1], 0 if cache is None else cache.get("length", 0)
         mask = causal_mask(length, past + length, device=ids.device)  # (queries, keys)
@@ -189,18 +178,11 @@ class CausalLM(nn.Module):
             cache.update(caches, length=past + length)
         return self.head(self.norm(x))  # (batch, length, vocab_size)
 
-    def generate(
-        self,
-        ids: Tensor,
-        steps: int,
-        *,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+    def generate(self, ids: Tensor, steps: int, *, temperature=1.0, generator=None):
         """Return ids (batch, length + steps): the given ones and sampled next tokens.
 
         temperature: divides the logits; 0 takes the most probable token every time.
-        Dropout is off meanwhile.
+        generator: a `torch.Generator`. Dropout is off meanwhile.
         """
         _refuse_negative(steps=steps, temperature=temperature)
         cache = {}
@@ -216,31 +198,23 @@ class Encoder(nn.Module):
     """BERT's encoder: tokens attend to each other in both directions.
 
     Token, position and token type embeddings (the type is always the first: one text)
-    are added and normalised; then come `num_layers` post-norm blocks. Nothing is
-    dropped out: the course trains no encoder. max_length: of a text, in tokens.
+    are added and normalised; then come post-norm blocks. Nothing is dropped out.
+    max_length: of a text, in tokens.
 
     `embedding`, `position`, `token_type`, `norm` (after their sum), `blocks`.
     Source: Devlin et al. 2019, section 3 (BERT).
     """
 
     def __init__(
-        self,
-        vocab_size: int,
-        embed_dim: int,
-        num_heads: int,
-        num_layers: int,
-        mlp_dim: int,
-        max_length: int,
-        *,
-        norm_eps: float = 1e-12,
+        self, vocab_size, embed_dim, num_heads, num_layers, mlp_dim, max_length
     ):
         super().__init__()
         _refuse_negative(num_layers=num_layers)
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.position = Learned(max_length, embed_dim)
         self.token_type = nn.Embedding(2, embed_dim)
-        self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
-        options = {"mlp_dim": mlp_dim, "norm": "post", "norm_eps": norm_eps}
+        self.norm = nn.LayerNorm(embed_dim, eps=1e-12)
+        options = {"mlp_dim": mlp_dim, "norm": "post", "norm_eps": 1e-12}
         self.blocks = nn.ModuleList(
             Block(embed_dim, num_heads, **options) for _ in range(num_layers)
         )
@@ -265,18 +239,14 @@ class Encoder(nn.Module):
         return self.hidden_states(ids, mask)[-1]
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Return the input of the first layer, then the output of each layer.
-
-        Each is (batch, length, embed_dim); mask as in `forward`.
-        """
+        """Return what `forward` returns, of each layer; before it the first's input."""
         if mask is not None and mask.shape == ids.shape:
             raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
         boolean = mask is not None and mask.dtype == torch.bool
         if boolean and not holds(mask.flatten(1).any(dim=1)):
             raise ValueError("mask hides every token of a sentence; is it ~mask?")
         x = self.embedding(ids) + self.token_type.weight[0]
-        x = self.position.embed(x)  # (batch, length, embed_dim)
-        states = [self.norm(x)]
+        states = [self.norm(self.position.embed(x))]  # (batch, length, embed_dim)
         for block in self.blocks:
             states.append(block(states[-1], mask))  # (batch, length, embed_dim)
         return states
@@ -330,7 +300,6 @@ def _norm(kind: str | None, embed_dim: int, bias: bool, eps: float) -> nn.Module
 
 
 def _mlp(activation: str, embed_dim: int, mlp_dim: int, bias: bool, dropout: float):
-    """Return the MLP of a block."""
     if activation == "swiglu":
         return GatedMLP(embed_dim, mlp_dim, bias=bias, dropout=dropout)
     return nn.Sequential(

@@ -17,9 +17,7 @@ from utils.positions import Rotary
 CLOSE = 1e-4
 
 
-def with_own_functions(
-    model: nn.Module, *, attention=None, layer=None, turn=None
-) -> nn.Module:
+def with_own_functions(model, *, attention=None, layer=None, turn=None) -> nn.Module:
     """Return a copy of an `Encoder` or a `CausalLM` that runs on your functions.
 
     attention(query, key, value, mask) -> output, as in exercise 1.2: for all heads of
@@ -34,9 +32,8 @@ def with_own_functions(
     turn(x, positions, base) -> x, as in exercise 5.2: for the rotary positions. It
         rotates features i and i + head_dim / 2 of x (..., length, head_dim) by
         positions (length,) * base^(-2i / head_dim) radians.
-    What is None stays the course's. Yours drops nothing out.
-
-    Both models have the same parameters: to train one is to train the other.
+    What is None stays the course's. Yours drops nothing out. Both models have the same
+    parameters: to train one is to train the other.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model = copy.deepcopy(model, shared)
@@ -97,9 +94,8 @@ class OwnAttention(MultiHeadAttention):
     @torch.no_grad()
     def _compare(self, original: MultiHeadAttention) -> None:
         """Refuse functions that do not give what the original layer gives."""
-        x = torch.randn(
-            2, 5, self.embed_dim, generator=torch.Generator().manual_seed(0)
-        )
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(2, 5, self.embed_dim, generator=generator)
         x = x.to(self.out_proj.weight)
         if self.own_layer is not None:
             _refuse_unequal(self.own_layer, self(x)[0], original(x)[0])

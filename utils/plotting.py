@@ -54,8 +54,7 @@ def style() -> None:
 def show(figure: Figure, caption: str) -> None:
     """Display a figure as a PNG with its caption under it, and close the figure.
 
-    caption: the finding in a sentence, with its numbers. Tests of a notebook compare
-        the caption, not the picture.
+    caption: the finding in a sentence, with its numbers, which tests compare.
     """
     png = io.BytesIO()
     # "layout" adds no margin to a figure that is WIDEST already
@@ -66,20 +65,16 @@ def show(figure: Figure, caption: str) -> None:
 
 
 def diagram(name: str) -> None:
-    """Display a diagram of the course, with what it shows in words under it.
-
-    name: of a file in assets/diagrams, such as "transformer_01" or "split_heads".
-    """
+    """Display a diagram of assets/diagrams, such as "split_heads", with its caption."""
     captions = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))
     _display((DIAGRAMS / f"{name}.png").read_bytes(), captions[name])
 
 
 def _display(png: bytes, caption: str) -> None:
-    """Display a picture and its caption."""
-    encoded = base64.b64encode(png).decode()
-    # Two outputs, because of several forms of one output a page shows only one. The
-    # picture has no words: where only words can be shown, the caption is there once.
-    display({"image/png": encoded}, raw=True)
+    """Display a picture and its caption, each once, as two outputs: a page shows only
+    one of several forms of an output, and so the picture must have no words.
+    """
+    display({"image/png": base64.b64encode(png).decode()}, raw=True)
     display({"text/html": as_html(caption), "text/plain": caption}, raw=True)
 
 
@@ -98,16 +93,15 @@ def heatmap(
     """Draw a matrix (queries, keys) of numbers; return the axes that hold it.
 
     ax: where to draw; without it, on a new figure of a fitting size.
-    queries, keys: the tokens on the axes (a list each), None for positions, False for
-        no labels. More than 24 tokens are too many to read: positions stand for them.
+    queries, keys: the tokens on the axes (a list each), None for positions, which also
+        stand for more than 24 tokens, False for no labels.
     mask: bool, broadcast to (queries, keys), True = may be attended to; the other cells
         are hatched grey, not coloured as zero.
     signed: red above zero and blue below it; otherwise one scale from 0 to `vmax`.
-    vmax: the largest number of the colour scale (default: 1, as for attention weights;
-        if `signed`, the largest size in the matrix).
+    vmax: the largest number of the scale (default 1; if `signed`, the largest size).
     annotate: write the numbers (default: where they fit, up to 8 x 8).
-    Raises ValueError for cells that the mask does not hide and that are NaN, infinite
-    or, unless `signed`, negative.
+    ValueError for cells that the mask does not hide and that are NaN, infinite or,
+    unless `signed`, negative.
     """
     matrix = torch.as_tensor(matrix).detach().cpu().float()
     rows, columns = matrix.shape
@@ -146,22 +140,18 @@ def heatmap(
 
 
 def plot_heads(
-    weights: Tensor | list[Tensor],
-    tokens: list[str] | None = None,
-    *,
-    mask: Tensor | None = None,
-    titles: list[str] | None = None,
+    weights, tokens=None, *, mask: Tensor | None = None, titles: list[str] | None = None
 ) -> Figure:
     """Draw every head, of one layer or of all, on one shared scale from 0 to 1.
 
     weights: (heads, queries, keys), or (1, heads, queries, keys); or a list of such
-        tensors, one for each layer: then each layer is a row, and each head a column.
-        `attentions` of `transformers` are such a list.
+        tensors, one for each layer, such as the `attentions` of `transformers`: then
+        each layer is a row, and each head a column.
     tokens: the words of the queries, and of the keys if there are as many; None for
-        positions. Words that do not fit give way to positions.
+        positions, which also stand for words that do not fit.
     mask: as in `heatmap`, the same for all heads.
     titles: one for each head, layer by layer (default: the number of the head).
-    Raises ValueError for NaN, for weights outside 0 to 1, for a batch of sentences.
+    ValueError for NaN, for weights outside 0 to 1, for a batch of sentences.
     """
     several = isinstance(weights, (list, tuple))
     layers = checked_layers(weights)
@@ -169,7 +159,6 @@ def plot_heads(
         raise ValueError("weights contain NaN or values outside 0 to 1: not a softmax.")
     lines = layers if several else layers[0].split(4)  # of panels
     rows, columns = layers[0].shape[1:]
-    # before there is a figure to leave behind
     mask = visible_keys(mask, (1, 1, rows, columns))[0, 0].cpu()
     side = min(WIDEST / max(map(len, lines)), 3.2)  # inches of a panel
     queries = _if_they_fit("queries", tokens, rows, side)
@@ -297,8 +286,7 @@ def _size(rows: int, columns: int, letters: int) -> tuple[float, float]:
 
 def _positions_that_fit(ax: Axes) -> int:
     """The number of positions that can stand side by side in a panel, at most 8."""
-    inches = ax.bbox.width / ax.figure.dpi
-    return min(max(int(inches / 0.15), 2), 8)
+    return min(max(int(ax.bbox.width / ax.figure.dpi / 0.15), 2), 8)
 
 
 def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str]:
@@ -316,8 +304,7 @@ def _ticks(name: str, tokens: Tokens, size: int, most: int = 8) -> dict[int, str
 
 def _if_they_fit(name: str, tokens: Tokens, size: int, side: float) -> Tokens:
     """The tokens, or None (positions) if a panel of `side` inches cannot hold them."""
-    words = len(_ticks(name, tokens, size))
-    return tokens if 0.1 * words <= 0.85 * side else None
+    return tokens if 0.1 * len(_ticks(name, tokens, size)) <= 0.85 * side else None
 
 
 def _label(ax: Axes, queries: dict[int, str], keys: dict[int, str]) -> None:

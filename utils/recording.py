@@ -18,7 +18,7 @@ the model is as it was, also after an error.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -33,8 +33,6 @@ from torch import Tensor, nn
 from utils.attention import MultiHeadAttention, merge_heads, split_heads
 
 PARTS = ("query", "key", "value", "weights", "heads")
-Changes = Mapping[str, Tensor | Callable[[Tensor], Tensor]]
-Heads = Mapping[int, Sequence[int]]  # {layer: [heads]}, both from 0
 
 
 @contextmanager
@@ -46,7 +44,7 @@ def recorded(model: nn.Module, *names: str, every_call=False) -> Iterator[dict]:
     every_call: a list with a tensor for each call, instead of the tensor of the last.
     The tensors are those with which the model goes on, so gradients with respect to
     them can be asked for (but not for the weights of other attentions than the
-    course's). Where none is needed, use `torch.no_grad()`; choose eval mode.
+    course's). Eval mode and `torch.no_grad()` are yours to choose.
 
     >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
     >>> with recorded(layer, "weights", "heads") as seen:
@@ -64,7 +62,7 @@ def recorded(model: nn.Module, *names: str, every_call=False) -> Iterator[dict]:
 
 
 @contextmanager
-def replaced(model: nn.Module, changes: Changes) -> Iterator[nn.Module]:
+def replaced(model: nn.Module, changes: Mapping) -> Iterator[nn.Module]:
     """Replace activations of a model for a `with` block.
 
     changes: {name: a tensor of the same shape, or a function of what is there, called
@@ -100,11 +98,10 @@ def record_attention(model: nn.Module, *inputs, **named) -> list[Tensor]:
     """Return the weights (batch, heads, queries, keys) of each attention in a model.
 
     One tensor per call of an attention, in the order of the calls of
-    `model(*inputs, **named)`, in eval mode and without gradients.
-    An attention is `MultiHeadAttention`, `nn.MultiheadAttention` (as in
-    `nn.TransformerEncoder`), or the innermost module that takes need_weights, or whose
-    class is called ...Attention (as in `transformers`), and that returns a tuple with
-    the weights last.
+    `model(*inputs, **named)`, in eval mode and without gradients. An attention is
+    `MultiHeadAttention`, `nn.MultiheadAttention` (as in `nn.TransformerEncoder`), or
+    the innermost module that takes need_weights, or whose class is called ...Attention
+    (as in `transformers`), and that returns a tuple with the weights last.
     """
     found: list[Tensor] = []
     names = [f"{path}.weights".lstrip(".") for path in attention_layers(model)]
@@ -153,7 +150,7 @@ def by_layer(names: Iterable[str]) -> dict[int, list[int]]:
 
 
 @contextmanager
-def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None):
+def ablate(model: nn.Module, heads: Mapping, *, mode: str = "zero", mean_from=None):
     """Ablate heads of a model for a `with` block.
 
     heads: {layer: [heads]}, both from 0; layers are the model's `MultiHeadAttention`s
@@ -162,15 +159,15 @@ def ablate(model: nn.Module, heads: Heads, *, mode: str = "zero", mean_from=None
         all positions of mean_from, inputs of the model (a tensor, or a tuple of them).
     Source: Michel et al. 2019, section 3 ("zero").
     """
-    layers = [*_course_layers(model).items()]
-    counts = {i: layer.num_heads for i, (_, layer) in enumerate(layers)}
+    layers = _course_layers(model)
+    counts = {i: layer.num_heads for i, layer in enumerate(layers.values())}
     heads = {i: [*chosen] for i, chosen in heads.items()}
     if any(set(x) - set(range(counts.get(i, 0))) for i, x in heads.items()):
         raise ValueError(f"heads is {heads}; of each layer there are: {counts}.")
     if mode not in ("zero", "mean") or (mode == "mean") != (mean_from is not None):
         given = f"mode is {mode!r} and mean_from is {type(mean_from).__name__}"
         raise ValueError(f"{given}; give 'zero' alone, or 'mean' with mean_from.")
-    named = {layers[i][0]: chosen for i, chosen in heads.items()}
+    named = {[*layers][i]: chosen for i, chosen in heads.items()}
     means = _means(model, named, mean_from) if mode == "mean" else {}
 
     def without(name, x):  # (batch, heads, queries, head_dim)
@@ -187,38 +184,36 @@ def _means(model: nn.Module, names: Iterable[str], mean_from) -> dict[str, Tenso
     inputs = mean_from if isinstance(mean_from, tuple) else (mean_from,)
     with looking(model), recorded(model, *names, every_call=True) as seen:
         model(*inputs)
-    outputs = {  # (heads, tokens, head_dim)
-        name: torch.cat([x.transpose(0, 1).flatten(1, 2) for x in seen[name]], dim=1)
-        for name in names
-    }
-    return {name: x.mean(1, keepdim=True) for name, x in outputs.items()}
+    outputs = {}
+    for name in names:  # (heads, tokens, head_dim) of each call
+        calls = [x.transpose(0, 1).flatten(1, 2) for x in seen[name]]
+        outputs[name] = torch.cat(calls, dim=1).mean(dim=1, keepdim=True)
+    return outputs
 
 
 def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tensor:
     """Return how much the loss depends on each head: (layers, heads), at least 0.
 
     The mean over examples of |d loss / d gate|, where the gate is a number, 1, that is
-    multiplied into the head's output. The absolute value is taken for each example: a
-    head that helps here and harms there matters.
+    multiplied into the head's output: a head that helps here and harms there matters.
     loss: loss(model, *example) -> a tensor with one number, for a batch of one example.
     examples: tensors whose first axis is the examples, e.g. ids, targets.
     Michel et al. then divide by the norm of each layer: F.normalize(importance, dim=1).
     Source: Michel et al. 2019, section 4.1.
     """
-    gates = {  # (heads, 1, 1)
-        name: x.out_proj.weight.new_ones(x.num_heads, 1, 1, requires_grad=True)
-        for name, x in _course_layers(model).items()
-    }
-    sizes, ones = [], [*gates.values()]
+    gates, sizes = {}, []
+    for name, layer in _course_layers(model).items():
+        ones = layer.out_proj.weight.new_ones(layer.num_heads, 1, 1)
+        gates[name] = ones.requires_grad_()
 
     def gate(name, x):  # (batch, heads, queries, head_dim)
         return x * gates[name].to(x)
 
     with looking(model), torch.enable_grad(), _attached(model, gates, gate):
         for example in zip(*(x.split(1) for x in examples), strict=True):
-            value = loss(model, *example)
+            found, ones = loss(model, *example), [*gates.values()]
             # 0 for a layer that was not called
-            slopes = torch.autograd.grad(value, ones, materialize_grads=True)
+            slopes = torch.autograd.grad(found, ones, materialize_grads=True)
             sizes.append(torch.stack(slopes).abs())
     return torch.stack(sizes).mean(0)[..., 0, 0]
 
@@ -226,9 +221,8 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
 def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     """Return {name of its heads: layer}; all must be of the course's kind."""
     layers = attention_layers(model)
-    if not layers or not all(
-        isinstance(x, MultiHeadAttention) for x in layers.values()
-    ):
+    ours = [isinstance(x, MultiHeadAttention) for x in layers.values()]
+    if not (ours and all(ours)):
         kinds = [type(x).__name__ for x in layers.values()]
         how = "replace each: MultiHeadAttention.from_torch(layer)"
         raise TypeError(f"the attention layers are {kinds}; {how}.")
@@ -238,7 +232,7 @@ def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return {path: module}, without what `torch.compile` has put around modules."""
     return {
-        ".".join(step for step in path.split(".") if step != "_orig_mod"): module
+        f"{path}.".replace("_orig_mod.", "")[:-1]: module
         for path, module in model.named_modules()
     }
 
@@ -295,14 +289,8 @@ def _output(function, module, inputs, output):
     return output
 
 
-# --- inside an attention layer ---
-
-
 def _gate(layer: nn.Module, part: str, undo: ExitStack) -> nn.Module:
-    """Return the module that a part of a layer goes through until this is undone.
-
-    It returns what it is given: hooks see and change it as any output.
-    """
+    """Return the module that a part of a layer goes through until this is undone."""
     if "_gates" not in vars(layer):
         layer._gates = {}
         undo.callback(delattr, layer, "_gates")

@@ -55,18 +55,19 @@ lay: Nobody took the {thing} home. It was in the {place}."""
 WORDINGS: dict[str, list[str]] = {}
 for _event, _wording in (line.split(": ", 1) for line in TOLD.strip().splitlines()):
     WORDINGS.setdefault(_event, []).append(_wording)
+NAMES = FIRST + SECOND
 SLOTS = {  # what can stand in the place of a word in braces
     "who": [*WHO],
     "other": [*WHO],
     "a": FIRST,
-    "b": FIRST + SECOND,
-    "A": [*FIRST, *SECOND, "She", "He"],
+    "b": NAMES,
+    "A": [*NAMES, "She", "He"],
     "She": ["She", "He"],
     "her": ["her", "him"],
     "thing": [f"{look} {thing}" for look in LOOKS for thing in THINGS],
-    "place": PLACES + BOXES + FIRST + SECOND,
+    "place": PLACES + BOXES + NAMES,
 }
-KINDS = {"colour": LOOKS, "thing": THINGS, "name": FIRST + SECOND}  # of words
+KINDS = {"colour": LOOKS, "thing": THINGS, "name": NAMES}  # of words
 KINDS |= {"pronoun": ["She", "He", "her", "him"], "place": PLACES + BOXES}
 ENDS = ("had", "lay")
 EVENTS = 5  # of a story, after its start and before its end
@@ -192,11 +193,9 @@ def encode(texts: list[str]) -> Tensor:
     tensor([[  1, 116, 103,  22,  56, 113,   1]])
     """
     rows = [SPLIT["words"](f"\n{text}\n") for text in texts]
-    unknown = {token for row in rows for token in row} - NUMBER.keys()
-    if unknown:
-        raise ValueError(
-            f"the stories have no {sorted(unknown)}; VOCAB is all they have."
-        )
+    if unknown := {token for row in rows for token in row} - NUMBER.keys():
+        has = "VOCAB is all they have"
+        raise ValueError(f"the stories have no {sorted(unknown)}; {has}.")
     longest = max(map(len, rows), default=0)
     ids = [[NUMBER[x] for x in row] + [0] * (longest - len(row)) for row in rows]
     return torch.tensor(ids, dtype=torch.int64).view(len(rows), longest)
@@ -215,16 +214,13 @@ def next_tokens(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows[:, :-1], rows[:, 1:].masked_fill(rows[:, 1:] == 0, IGNORED)
 
 
-def _pick(rng: random.Random, options: list):
-    """Return one of them, the same in every version of Python."""
-    return options[int(rng.random() * len(options))]
-
-
 def _write(rng: random.Random) -> str:
-    a, b = _pick(rng, FIRST), _pick(rng, SECOND)
-    who = {a: _pick(rng, SLOTS["who"]), b: _pick(rng, SLOTS["who"])}
-    story = Story(who, _pick(rng, SLOTS["thing"]))
-    told, what = [_pick(rng, story.tell("start", a, b, None))], None
+    def pick(options: list):  # the same in every version of Python
+        return options[int(rng.random() * len(options))]
+
+    a, b = pick(FIRST), pick(SECOND)
+    story = Story({a: pick([*WHO]), b: pick([*WHO])}, pick(SLOTS["thing"]))
+    told, what = [pick(story.tell("start", a, b, None))], None
     while what != ():
         ways = story.next()
         _, sentence, what = rng.choices(ways, [p for p, *_ in ways])[0]
@@ -265,16 +261,11 @@ def _kind(said: str, told: list[str]) -> str:
 
 def _pattern(wording: str) -> re.Pattern:
     """Return a regular expression for a wording, with any of its words in braces."""
-    seen = set()
-
-    def group(match: re.Match) -> str:
-        name = match[1]
-        if name in seen:
-            return f"(?P={name})"
-        seen.add(name)
-        return f"(?P<{name}>{'|'.join(SLOTS[name])})"
-
-    return re.compile(re.sub(r"\\{(\w+)\\}", group, re.escape(wording)) + r"(?!\S)")
+    pattern = re.escape(wording)
+    for name, options in SLOTS.items():  # a word that comes again is the same again
+        brace, group = rf"\{{{name}\}}", f"(?P<{name}>{'|'.join(options)})"
+        pattern = pattern.replace(brace, group, 1).replace(brace, f"(?P={name})")
+    return re.compile(pattern + r"(?!\S)")
 
 
 def _tokens() -> set[str]:

@@ -52,7 +52,7 @@ class Sentence(NamedTuple):
 def read_conllu(path) -> list[Sentence]:
     """Return the sentences of a file in CoNLL-U, the format of Universal Dependencies.
 
-    Raises ValueError, with the sentence, where the words are no tree.
+    ValueError, with the sentence, where the words are no tree.
     Source: https://universaldependencies.org/format.html
     """
     return parse_conllu(Path(path).read_text(encoding="utf-8-sig"), str(path))
@@ -104,11 +104,9 @@ def _check_tree(rows: conllu.TokenList, words: list[int]) -> None:
 class Reading(NamedTuple):
     """To which other words the heads of a model attend most in some sentences.
 
-    most:   (sentences, words, heads), the number of the word to which each word attends
-            most, or -1.
-    pieces: (sentences, words), of how many subword tokens each word consists: 0 for a
-            word without any, past the end, and in a sentence too long for the model.
-    names:  of the heads, "layer.head".
+    most (sentences, words, heads): the word to which each word attends most, or -1.
+    pieces (sentences, words): of how many subword tokens each word consists: 0 for a
+        word without any, past the end, and in a sentence too long for the model.
     """
 
     sentences: tuple[Sentence, ...]
@@ -128,10 +126,7 @@ class Reading(NamedTuple):
 
 
 def word_pieces(tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return (ids, the word of each id) of one sentence; -1 for [CLS] and [SEP].
-
-    Each word is split into tokens by itself: "n't" stays a word of its own.
-    """
+    """Return (ids, the word of each id); each is split alone; [CLS] and [SEP]: -1."""
     if isinstance(words, str):
         raise TypeError(f"words is {words!r}; give a list, e.g. words.split().")
     batch = tokenizer(list(words), is_split_into_words=True, verbose=False)
@@ -177,10 +172,9 @@ def read_words(
 ) -> Reading:
     """Return the `Reading` of sentences: to which words every head attends most.
 
-    model: called as model(ids, mask), e.g. an `Encoder`. tokenizer: a fast one of
-    `transformers`, the model's own. sentences: a list of `Sentence`.
-    max_length: in subword tokens with [CLS] and [SEP]; a longer sentence is left out.
-    batch_tokens: how many tokens, with padding, the model gets at once.
+    model: called as model(ids, mask), e.g. an `Encoder`. tokenizer: its own, a fast one
+    of `transformers`. max_length: in subword tokens with [CLS] and [SEP]; a longer
+    sentence is left out. batch_tokens: how many the model gets at once, with padding.
     """
     split = [word_pieces(tokenizer, sentence.words) for sentence in sentences]
     longest = max(len(sentence.words) for sentence in sentences)
@@ -272,10 +266,7 @@ def offsets(arcs: Arcs) -> Tensor:
 
 
 def best_offset(arcs: Arcs) -> tuple[int, float]:
-    """Return the offset of most arcs (of equals the nearest), and its share of them.
-
-    No distance is ruled out. (Clark et al. 2019 try -3 to +2.)
-    """
+    """Return the offset of most arcs (of equals the nearest), and its share of them."""
     times = Counter(offsets(arcs).tolist())
     best = min(times, key=lambda offset: (-times[offset], abs(offset), offset))
     return best, times[best] / len(arcs.word)
@@ -294,14 +285,11 @@ def permuted(arcs: Arcs, generator: torch.Generator) -> Arcs:
     return arcs._replace(partner=partner).where(partner != arcs.word)
 
 
-# --- chosen on one part, reported on the other ---
-
-
 class Finding(NamedTuple):
     """The head and the fixed offset chosen for a relation, and how accurate they are.
 
-    *chosen: on the sentences on which they were chosen; all others are of other
-    sentences. *_interval: 95 %, by bootstrap over sentences.
+    *chosen: on the sentences on which they were chosen, all others on other ones.
+    *_interval: 95 %, by bootstrap over sentences.
     """
 
     relation: str
@@ -325,9 +313,8 @@ class Finding(NamedTuple):
 def held_out(first: Reading, other: Reading, relation: str, direction: str) -> Finding:
     """Return the head and the offset that are best on `first`, reported on `other`.
 
-    first, other: the readings of different sentences by one model. relation: its name
-    in the trees, e.g. "nsubj". direction: as in `arcs_of`.
-    Raises ValueError if the relation is not in both.
+    first, other: of different sentences by one model. relation: e.g. "nsubj".
+    direction: as in `arcs_of`. ValueError if the relation is not in both.
     """
     old, new = (arcs_of(x, direction).of(relation) for x in (first, other))
     if not (len(old.word) and len(new.word)):

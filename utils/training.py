@@ -6,7 +6,7 @@ Data come from make_batch(generator), which returns (inputs, targets), as the ta
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,14 +44,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def train(
-    model: nn.Module,
-    make_batch: Callable,
-    steps: int,
-    *,
-    seed: int = 0,
-    loss: Callable = cross_entropy,
-    evaluate: Callable | None = None,
-    **how,
+    model, make_batch, steps, *, seed=0, loss=cross_entropy, evaluate=None, **how
 ) -> History:
     """Train a model in place with AdamW, and return its history.
 
@@ -60,9 +53,8 @@ def train(
     evaluate: evaluate(model) -> anything, e.g. an accuracy. It is called in eval mode,
         without gradients: before the first step, after every `every` steps, and after
         the last.
-    how: learning_rate=3e-3, the highest, and warmup=50, the steps until it is reached
-        (see `learning_rate_at`); every=100; progress=True, a bar with the loss, which
-        the environment's TQDM_DISABLE=1 hides, too.
+    how: learning_rate=3e-3, the highest; warmup=50, the steps until it is reached (see
+        `learning_rate_at`); every=100; progress=True, a bar, unless TQDM_DISABLE=1.
     The stop button ends the training early. The model is left in eval mode.
     Source: Loshchilov and Hutter 2019 (AdamW).
 
@@ -90,22 +82,15 @@ def train(
 
 
 def train_many(
-    make_model: Callable[[], nn.Module],
-    make_batch: Callable,
-    steps: int,
-    seeds: Sequence[int],
-    *,
-    loss: Callable = cross_entropy,
-    evaluate: Callable | None = None,
-    **how,
+    make_model, make_batch, steps, seeds, *, loss=cross_entropy, evaluate=None, **how
 ) -> tuple[list[nn.Module], list[History]]:
     """Train one copy of a model per seed, all at once; return them and their histories.
 
-    Each copy is what `train` makes of it alone with that seed, up to rounding.
+    Each copy is what `train` makes of it alone with that seed, up to rounding; small
+    ones take less time together, because they share each call of PyTorch.
     make_model: called once for each seed, after `torch.manual_seed(seed)`. All models
         must be of one kind, and draw no random numbers later: no dropout.
-    The other arguments are those of `train`. The smaller the model, the more time this
-    saves: the copies share each call of PyTorch.
+    The other arguments are those of `train`.
     """
     models = []
     for seed in seeds:
@@ -113,8 +98,7 @@ def train_many(
             models.append(make_model().train())
     places = [x for m in models for part in m.modules() for x in part.parameters(False)]
     if len(set(places)) < len(places):
-        why = "make_model() must build all anew, and tie no weights"
-        raise ValueError(f"a weight has two places: {why}.")
+        raise ValueError("a weight has two places: build all anew, and tie no weights.")
     weights, buffers = stack_module_state(models)  # by name: (copies, ...)
     trained = [x for x in weights.values() if x.requires_grad]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -141,49 +125,40 @@ def train_many(
         return [_evaluated(evaluate, *each) for each in zip(models, seeds)]
 
     clip, look = partial(_clip_each, trained), look if evaluate else None
-    all_of_it = _descend(trained, next_losses, clip, look, steps, seeds[0], **how)
+    whole = _descend(trained, next_losses, clip, look, steps, seeds[0], **how)
     hand_out()
     histories = []
     for i, model in enumerate(models):
         model.eval()
-        losses = [each[i] for each in all_of_it.losses]
-        evaluations = [(step, values[i]) for step, values in all_of_it.evaluations]
-        histories.append(History(losses, evaluations))
+        evaluations = [(step, values[i]) for step, values in whole.evaluations]
+        histories.append(History([each[i] for each in whole.losses], evaluations))
     return models, histories
 
 
-def learning_rate_at(step: int, steps: int, highest: float, warmup: int) -> float:
-    """Return the learning rate of a step (from 0): up in a line, down along a cosine.
+def learning_rate_at(step: int, steps: int, learning_rate=3e-3, warmup=50) -> float:
+    """Return the rate of a step (from 0): up in a line, down along a cosine.
 
     >>> [learning_rate_at(step, 6, 1.0, warmup=2) for step in range(6)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
     """
+    if steps < warmup:
+        raise ValueError(f"steps is {steps}, but the rate rises for {warmup=} steps.")
     if step < warmup:
-        return highest * (step + 1) / warmup
-    return highest * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+        return learning_rate * (step + 1) / warmup
+    fallen = math.cos(math.pi * (step - warmup) / (steps - warmup))  # from 1 to -1
+    return learning_rate * (1 + fallen) / 2
 
 
 def _descend(
-    parameters,
-    next_loss: Callable[[], Tensor],
-    clip: Callable,
-    look: Callable | None,
-    steps: int,
-    seed: int,
-    *,
-    learning_rate: float = 3e-3,
-    warmup: int = 50,
-    every: int = 100,
-    progress: bool = True,
+    parameters, next_loss, clip, look, steps, seed, *, every=100, progress=True, **rate
 ) -> History:
     """Take the steps, and return their history; the stop button ends them.
 
-    next_loss() -> the loss, one number, or one for each copy (copies,); clip() shortens
-    the gradients; look() -> what an evaluation found.
+    next_loss() -> the loss, or one for each copy (copies,); clip() shortens gradients;
+    rate: of `learning_rate_at`.
     """
-    if 0 < steps < warmup:
-        raise ValueError(f"steps is {steps}, but the rate rises for {warmup=} steps.")
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, **ADAMW)
+    rates = [learning_rate_at(step, steps, **rate) for step in range(steps)]
+    optimizer = torch.optim.AdamW(parameters, **ADAMW)
     history = History()
     hidden = {} if progress else {"disable": True}  # without it TQDM_DISABLE rules
     bar = tqdm(range(steps), file=sys.stdout, unit="step", **hidden)
@@ -192,8 +167,7 @@ def _descend(
             for step in bar:
                 if look and step % every == 0:
                     history.evaluations.append((step, look()))
-                rate = learning_rate_at(step, steps, learning_rate, warmup)
-                optimizer.param_groups[0]["lr"] = rate
+                optimizer.param_groups[0]["lr"] = rates[step]
                 optimizer.zero_grad()
                 found = next_loss()
                 found.sum().backward()
@@ -211,10 +185,7 @@ def _descend(
 
 @torch.no_grad()
 def _clip_each(parameters: list[Tensor]) -> None:
-    """Shorten the gradient of each copy, as `clip_grad_norm_` does for one model.
-
-    parameters: (copies, ...) each.
-    """
+    """Shorten the gradient of each copy, as `clip_grad_norm_` does; (copies, ...)."""
     gradients = [x.grad for x in parameters if x.grad is not None]
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
     factors = (LONGEST / (norms + 1e-6)).clamp(max=1.0)  # (copies,)

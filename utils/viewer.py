@@ -23,14 +23,11 @@ SUM_TOLERANCE = 0.02  # what bfloat16 makes of a sum of 1
 BLUE = (0, 114, 178)
 SPECIAL = "[CLS] [SEP] [PAD] <s> </s> <pad> <bos> <eos> <|endoftext|>".split()
 
-# One or two letters for each thousandth from 0 to 1000: small weights, nearly all of
-# them, take one. None of the letters means anything to HTML, to JSON or to MathJax.
+# One letter for each thousandth below 0.074, as nearly all weights are, and two for the
+# others. None of the letters means anything to HTML, to JSON or to MathJax.
 DIGITS = "".join(chr(c) for c in range(33, 127) if chr(c) not in "\"$&'<>\\`")
-SHORT = 74  # weights below 0.074 take one letter
-CODES = list(DIGITS[:SHORT]) + [
-    DIGITS[SHORT + rest // len(DIGITS)] + DIGITS[rest % len(DIGITS)]
-    for rest in range(1001 - SHORT)
-]
+SHORT = 74
+CODES = [*DIGITS[:SHORT], *(a + b for a in DIGITS[SHORT:] for b in DIGITS)][:1001]
 
 NOTE = "Run the cell, or trust the notebook, to explore all heads."
 Place = tuple[int, int]  # (layer, head)
@@ -50,10 +47,9 @@ class View:
 
     def save(self, path: str | Path) -> None:
         """Write the view as an HTML page, which any browser opens without Python."""
-        head = (
-            f'<!doctype html><meta charset="utf-8"><title>{_text(self._title)}</title>'
-        )
-        Path(path).write_text(f"{head}\n{self._markup}\n", encoding="utf-8")
+        head = '<!doctype html><meta charset="utf-8">'
+        page = f"{head}<title>{_text(self._title)}</title>\n{self._markup}\n"
+        Path(path).write_text(page, encoding="utf-8")
 
 
 def view_heads(
@@ -72,17 +68,16 @@ def view_heads(
         layer, as `record_attention` returns, and models of `transformers` as their
         `attentions`; or one such tensor, for one layer. They are stored to 0.001.
     tokens: the words of the sentence.
-    mask: bool, broadcast to (tokens, tokens), True = may be attended to. It decides
-        what is drawn as hidden, and the baseline: uniform attention to what is not.
+    mask: as in `heatmap`. It decides what is drawn as hidden, and the baseline: uniform
+        attention to what is not.
     labels: a few words on some heads, by (layer, head); the first that has a label is
         shown first.
     layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
-        a model of six layers, [4, 5]. Every (layer, head) then has these numbers.
+        a model of six layers, [4, 5].
     features: queries (tokens, head_dim) and keys (tokens, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.
-    Raises ValueError for what is not a softmax of one sentence, for a head that is not
-    there, and for more than two million weights.
+    ValueError for what is not a softmax of one sentence, and above two million weights.
     """
     matrices = checked_layers(weights)
     shape = tuple(matrices[0].shape[1:])
@@ -188,8 +183,7 @@ def _features(place, head: Tensor, mask: Tensor, query: Tensor, key: Tensor) -> 
 
 
 def _encoded(head: Tensor) -> str:
-    """The weights of a head, row by row, in thousandths."""
-    # like the captions: 0.0125 is 0.013, also on a CPU that makes it 0.01249999
+    """The weights of a head, row by row, in thousandths, rounded as in `printed`."""
     thousandths = (head.double().clamp(0, 1) * 1000 + 0.5 + 1000 * ROUNDING).floor()
     return "".join(CODES[x] for x in thousandths.int().flatten().tolist())
 
@@ -212,22 +206,19 @@ def _markup(data: dict, plain: str) -> str:
 
 def _table(head: Tensor, mask: Tensor, tokens: list[str], name: str) -> str:
     """Return the weights of one head, a row for each query."""
-    lines = [
-        "<tr><td></td>" + "".join(_heading("col", key) for key in tokens) + "</tr>"
-    ]
-    for query, row, may in zip(tokens, printed(head).tolist(), mask.tolist()):
-        hidden = '<td style="background-color:#ddd;color:#555">–</td>'
+    heading = '<th scope="{}"><code>{}</code></th>'.format
+    hidden = '<td style="background-color:#ddd;color:#555">–</td>'
+    words = [_text(token) for token in tokens]
+    lines = ["<td></td>" + "".join(heading("col", key) for key in words)]
+    for query, row, may in zip(words, printed(head).tolist(), mask.tolist()):
         cells = [
             f'<td style="{_colours(weight)}">{weight:.2f}</td>' if seen else hidden
             for weight, seen in zip(row, may)
         ]
-        lines.append(f"<tr>{_heading('row', query)}{''.join(cells)}</tr>")
+        lines.append(heading("row", query) + "".join(cells))
     caption = f"{_text(name)}. Each row is a query: its weights sum to 1."
-    return f"<table><caption>{caption}</caption>{''.join(lines)}</table>\n"
-
-
-def _heading(scope: str, token: str) -> str:
-    return f'<th scope="{scope}"><code>{_text(token)}</code></th>'
+    rows = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{caption}</caption>{rows}</table>\n"
 
 
 def _colours(weight: float) -> str:
