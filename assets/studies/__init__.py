@@ -99,10 +99,15 @@ def rounded(x, digits: int = 4):
     return x
 
 
+def comparable(script: ModuleType, stored: dict) -> list[dict]:
+    """Return the stored runs in the form of those that `again` makes."""
+    return getattr(script, "comparable", lambda stored: stored["runs"])(stored)
+
+
 def misfits(script: ModuleType, stored: dict, again: list[dict]) -> list[str]:
     """Return a sentence for each number of the repeated runs that is not as stored."""
     again, said = json.loads(json.dumps(again)), []  # tuples become lists
-    known = getattr(script, "comparable", lambda stored: stored["runs"])(stored)
+    known = comparable(script, stored)
     if "settings" in stored:
         now = json.loads(json.dumps(script.SETTINGS))
         said += differences("settings", now, [stored["settings"]], 0)

@@ -1,4 +1,4 @@
-"""What the studies of SmolLM2 share: their texts, and names of heads."""
+"""What the studies of SmolLM2 share: their texts, and sets of heads."""
 
 import random
 import re
@@ -7,16 +7,13 @@ from pydoc_data.topics import topics
 import torch
 
 from assets.studies import FOLDER
+from assets.studies._heads import named
 from utils.pretrained import SMOLLM2_SHA256
 from utils.recording import by_layer
 
 INDUCTION = "18.6 17.4 17.3 17.5 18.7 23.2 23.7 20.6".split()  # of lesson 11's core
 TOPICS = 8  # texts of Python's help()
-
-
-def about() -> dict:
-    """Return what a study says of the model."""
-    return {"model": {"sha256": SMOLLM2_SHA256}}
+ABOUT = {"model": {"sha256": SMOLLM2_SHA256}}  # what a study says of the model
 
 
 def help_texts(tokenizer, length: int, start: int = 0) -> dict[str, str]:
@@ -35,20 +32,6 @@ def prose() -> dict[str, str]:
     page = (FOLDER.parent / "ordinary_text.txt").read_text(encoding="utf-8")
     parts = re.split(r"^= (.+)\n", page, flags=re.M)[1:]
     return dict(zip(parts[::2], map(str.strip, parts[1::2])))
-
-
-def named(layers) -> list[str]:
-    """Return the names of all heads of these layers.
-
-    >>> named([2])[:3]
-    ['2.0', '2.1', '2.2']
-    """
-    return [f"{layer}.{head}" for layer in layers for head in range(9)]
-
-
-def heads_of(layer: int) -> str:
-    """Return the name of the outputs of a layer's heads, (batch, 9, length, 64)."""
-    return f"blocks.{layer}.attention.heads"
 
 
 def random_like(heads: list[str], draw: random.Random) -> list[str]:

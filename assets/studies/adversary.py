@@ -9,6 +9,7 @@ size are trained from the start while each head of layer 1 attends uniformly. Ab
 minutes on one core.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assets.studies import rounded
+from assets.studies import _repeating, rounded
 from utils.data import repeated_tokens
 from utils.heads import induction
 from utils.masks import causal_mask
@@ -135,9 +136,7 @@ def adversaries(models: list, search: Search, seeds) -> tuple[list, list]:
 
 def accuracy(model: CausalLM) -> float:
     """Return how often the most likely next token is right, where it can be known."""
-    with torch.no_grad():
-        right = model(TEST).argmax(dim=-1) == ANSWERS
-    return right[ANSWERS >= 0].double().mean().item()
+    return _repeating.accuracy(model, (TEST, ANSWERS))
 
 
 def layer_1(model: CausalLM, ids: Tensor) -> Tensor:
@@ -234,22 +233,19 @@ class Uniform(nn.Module):
         return self.model.head(self.model.norm(x))
 
 
-def accuracies_of_uniform(steps: int) -> list[float]:
-    """Return the accuracies of models whose layer 1 attends uniformly from step 0."""
-    how = TRAINING | {"steps": steps, "progress": False}
-    found, _ = train_many(
-        lambda: Uniform(make_model()), make_batch, how.pop("steps"), SEEDS, **how
-    )
-    return rounded([accuracy(each) for each in found])
-
-
 # --- all of it ---
 
 
-def trained(seeds) -> list[CausalLM]:
-    """Return the models of lesson 07."""
-    how = {**TRAINING, "progress": False}
-    return train_many(make_model, make_batch, how.pop("steps"), seeds, **how)[0]
+def trained(seeds, make: Callable = make_model, **options) -> list[nn.Module]:
+    """Return the models of lesson 07; or other models, trained as they are."""
+    how = TRAINING | {"progress": False} | options
+    return train_many(make, make_batch, seeds=seeds, **how)[0]
+
+
+def accuracies_of_uniform(steps: int) -> list[float]:
+    """Return the accuracies of models whose layer 1 attends uniformly from step 0."""
+    found = trained(SEEDS, lambda: Uniform(make_model()), steps=steps)
+    return rounded([accuracy(each) for each in found])
 
 
 def study() -> dict:
@@ -274,8 +270,7 @@ def study() -> dict:
 
 def at_the_end(run: dict) -> dict:
     """Return a run with its last values only: on the way they jump."""
-    ends = {name: run[name][-1] for name in ("accuracy", "forbidden")}
-    return run | ends
+    return run | {name: run[name][-1] for name in ("accuracy", "forbidden")}
 
 
 def comparable(stored: dict) -> list[dict]:

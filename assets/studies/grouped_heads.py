@@ -23,7 +23,7 @@ from assets.studies.story_models import (
     make_batch,
     make_model,
 )
-from assets.studies.story_variants import right_stories
+from assets.studies.story_variants import errors
 from utils.models import CausalLM
 from utils.pretrained import load_story_model
 from utils.training import train
@@ -43,7 +43,7 @@ def trained(kv_heads: int, seed: int) -> CausalLM:
     return story_models.trained(seed, lambda: make_model(num_kv_heads=kv_heads))
 
 
-def converted(model: CausalLM, kv_heads: int, way: str, seed: int = 0) -> CausalLM:
+def converted(model: CausalLM, kv_heads: int, way: str, seed: int) -> CausalLM:
     """Return a copy with fewer key and value heads, each made of a group of heads."""
     torch.manual_seed(seed)
     new = make_model(num_kv_heads=kv_heads).eval()
@@ -59,11 +59,11 @@ def converted(model: CausalLM, kv_heads: int, way: str, seed: int = 0) -> Causal
     return new
 
 
-def trained_on(model: CausalLM, steps: int, seed: int, rate: float = RATE) -> CausalLM:
+def trained_on(model: CausalLM, steps: int, seed: int) -> CausalLM:
     """Return a copy that was trained for some more steps."""
     copy = deepcopy(model)
     if steps:
-        how = {"learning_rate": rate, "warmup": max(1, steps // 10)}
+        how = {"learning_rate": RATE, "warmup": max(1, steps // 10)}
         train(copy, make_batch, steps, seed=BATCHES + seed, progress=False, **how)
     return copy
 
@@ -77,7 +77,7 @@ def run(model: CausalLM, way: str, kv_heads: int, seed: int) -> dict:
         copy = trained_on(model, steps, seed)
         found["losses"].append(held_out_loss(copy))
         if steps in (FURTHER[0], FURTHER[-1]):
-            found["right"].append(right_stories(copy, seed))
+            found["right"].append(errors(copy, seed)["none"])
     return rounded(found)
 
 

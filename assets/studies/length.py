@@ -8,7 +8,7 @@ lesson 05 plots what is stored.
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -29,7 +29,7 @@ from utils.positions import (
     rotary_angles,
     rotate_pairs,
 )
-from utils.training import train, train_many
+from utils.training import train_many
 
 VOCAB, BACK = 32, 3  # of the two tasks with random tokens
 DIM, HEADS, LAYERS, BATCH, STEPS = 64, 4, 2, 16, 400
@@ -60,7 +60,7 @@ class Task:
     name: str
     length: int
     vocab_size: int
-    batch: Callable  # batch(generator) -> (ids, targets)
+    batch: Callable  # batch(generator, longer=1) -> (ids, targets)
     test: tuple[Tensor, Tensor]  # ids, targets (rows, LONGER * length)
 
 
@@ -68,7 +68,11 @@ def token_task(name: str, draw: Callable) -> Task:
     """Return a task with random tokens; draw(generator, batch, length, vocab_size)."""
     length = SETTINGS["length"][name]
     unseen = draw(torch.Generator().manual_seed(10_000), ROWS, LONGER * length, VOCAB)
-    return Task(name, length, VOCAB, lambda g: draw(g, BATCH, length, VOCAB), unseen)
+
+    def batch(generator, longer=1):
+        return draw(generator, BATCH, longer * length, VOCAB)
+
+    return Task(name, length, VOCAB, batch, unseen)
 
 
 def characters() -> Task:
@@ -79,13 +83,12 @@ def characters() -> Task:
     """
     length, corpus = SETTINGS["length"]["characters"], python_docs("characters")
     windows = corpus.validation.unfold(0, LONGER * length + 1, length)[:ROWS]
-    return Task(
-        "characters",
-        length,
-        len(corpus.vocab),
-        lambda g: corpus.batch(g, BATCH, length),
-        (windows[:, :-1], windows[:, 1:]),
-    )
+
+    def batch(generator, longer=1):
+        return corpus.batch(generator, BATCH, longer * length)
+
+    test = windows[:, :-1], windows[:, 1:]
+    return Task("characters", length, len(corpus.vocab), batch, test)
 
 
 TASKS = {
@@ -248,21 +251,10 @@ def study() -> dict:
         for name in how.schemes
         for run in runs_of(TASKS[how.task](), name, how)
     )
-    return {
-        "yardsticks": yardsticks(),
-        "runs": told(runs),
-    }
-
-
-def repeated(scheme: str, how: Runs) -> dict:
-    """Train one of the stored runs, alone."""
-    torch.manual_seed(0)
-    task = TASKS[how.task]()
-    model = make_model(task, SCHEMES[scheme])
-    train(model, task.batch, how.steps, learning_rate=how.learning_rate)
-    run = {"task": how.task, "scheme": scheme, "tested": "as trained"}
-    return run | how.other_training | {"parts": rounded(by_part(model, task))}
+    return {"yardsticks": yardsticks(), "runs": told(runs)}
 
 
 def again(stored: dict) -> list[dict]:
-    return [repeated("T5", ALL[0])]
+    """Train one of the stored models, alone."""
+    how = replace(ALL[0], seeds=[0])
+    return [*runs_of(TASKS[how.task](), "T5", how)]

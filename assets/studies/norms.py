@@ -110,9 +110,8 @@ def run(setting: dict, seed: int, corpus: Corpus) -> dict:
     except FloatingPointError:
         stored["broke_at"] = len(losses) - 1
         return stored | {"training": None, "validation": None}
-    for part in ("train", "validation"):
-        name = "training" if part == "train" else part
-        stored[name] = variants.losses(trained, corpus, part).mean()
+    stored["training"] = variants.losses(trained, corpus, "train").mean()
+    stored["validation"] = variants.losses(trained, corpus).mean()
     return rounded(stored)
 
 
@@ -133,6 +132,5 @@ comparable = variants.comparable
 def again(stored: dict) -> list[dict]:
     """Repeat two blocks of 64 features without norms, at a learning rate of 5e-3."""
     corpus = python_docs()
-    chosen = {"norms": "without", "blocks": 2, "features": 64, "rate": 5e-3} | PLAIN
-    bigram = baselines(corpus)["bigram"]
-    return [variants.from_bigram(run(chosen, 0, corpus), bigram)]
+    runs = [run(settings()[0], 0, corpus)]
+    return comparable({"baselines": baselines(corpus), "runs": runs})

@@ -8,6 +8,8 @@ with wider heads and more parameters: are many heads bad, or narrow ones? A quar
 an hour on one core.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,42 +64,23 @@ def draw_batch(
     return F.pad(number, (FEATURES - 1, 0)), number[:, asked, 0]
 
 
-def trained(heads: int, head_dim: int, steps: int, seeds) -> tuple[list[Asker], Tensor]:
-    """Train a model for each seed; return them, and their losses (steps, seeds)."""
-    models = []
-    for seed in seeds:
-        torch.manual_seed(seed)
-        models.append(Asker(heads, head_dim))
-    draws = [
-        (draw_asked(seed), torch.Generator().manual_seed(1000 + seed)) for seed in seeds
-    ]
-    name = torch.eye(TOKENS, FEATURES)[None]  # (1, 15, 16)
-    losses = train_together(
-        models,
-        lambda: [draw_batch(*draw) for draw in draws],
-        steps,
-        SETTINGS["learning_rate"],
-        given=(name,),
-    )
-    return models, losses
-
-
 def runs_of_kind(heads: int, head_dim: int, steps: int, seeds) -> list[dict]:
     """Train models of one kind; return their errors: mean losses of the last steps."""
-    _, losses = trained(heads, head_dim, steps, seeds)
+    _, losses = train_together(
+        partial(Asker, heads, head_dim),
+        {seed: partial(draw_batch, draw_asked(seed)) for seed in seeds},
+        steps,
+        SETTINGS["learning_rate"],
+        given=(torch.eye(TOKENS, FEATURES)[None],),  # names, (1, 15, 16)
+    )
     kind = {"heads": heads, "head_dim": head_dim, "steps": steps}
-    runs = []
-    for seed, curve in zip(seeds, losses.T):
-        error = curve[-SETTINGS["last"] :].mean()
-        runs.append(kind | {"seed": seed} | rounded({"error": error}))
-    return runs
+    errors = losses[-SETTINGS["last"] :].mean(dim=0)
+    return [kind | {"seed": s, "error": rounded(x)} for s, x in zip(seeds, errors)]
 
 
 def study() -> dict:
     """Run everything; return what is stored."""
-    return {
-        "runs": told(run for kind in KINDS for run in runs_of_kind(*kind, SEEDS)),
-    }
+    return {"runs": told(x for kind in KINDS for x in runs_of_kind(*kind, SEEDS))}
 
 
 def again(stored: dict) -> list[dict]:

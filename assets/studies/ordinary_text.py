@@ -15,12 +15,11 @@ import torch
 import torch.nn.functional as F
 
 from assets.studies import rounded
-from assets.studies._smollm2 import INDUCTION, about, help_texts, prose, random_like
-from utils.masks import causal_mask
+from assets.studies._smollm2 import ABOUT, INDUCTION, help_texts, prose, random_like
 from utils.pretrained import load_smollm2
-from utils.recording import ablate, by_layer, recorded
+from utils.recording import ablate, by_layer
 
-LENGTH, BIN, DRAWS = 512, 32, 16
+LENGTH, TEXTS, BIN, DRAWS = 512, 8, 32, 16
 KINDS = "pair", "token", "new"
 EARLY, LATE = slice(40, 81), slice(400, LENGTH)  # positions, counted from 0
 CUT = 360  # where the short text begins
@@ -29,7 +28,6 @@ LEFT_OUT = {
     "the eight": INDUCTION,
     **{f"random {i}": random_like(INDUCTION, random.Random(i)) for i in range(DRAWS)},
 }
-FIRST = 17  # the first layer of these heads
 KEY = ("text", "without", "instead")
 MARGIN = dict.fromkeys((*KINDS, "early", "late", "short", "by place"), 0.02)
 
@@ -54,43 +52,23 @@ def kinds_of(ids: list[int]) -> list[str]:
     return found
 
 
-class Reader:
-    """The model, and what the texts of one kind become below the heads left out."""
-
-    @torch.no_grad()
-    def __init__(self, model, encoded: list[list[int]]):
-        self.model, self.mask = model, causal_mask(len(encoded[0]))
-        self.texts, self.states = torch.tensor(encoded), []  # (texts, length)
-        for ids in self.texts:
-            with recorded(model, f"blocks.{FIRST - 1}") as seen:
-                model(ids[None])
-            self.states += seen.values()
-
-    @torch.no_grad()
-    def losses(self, heads: list[str]) -> torch.Tensor:
-        """Return the loss (texts, length - 1) of each token but the first."""
-        found = []
-        for ids, x in zip(self.texts, self.states):
-            with ablate(self.model, by_layer(heads)):
-                for block in self.model.blocks[FIRST:]:
-                    x = block(x, self.mask)
-            logits = self.model.head(self.model.norm(x))[0, :-1]
+@torch.no_grad()
+def losses_without(model, heads: list[str], texts: torch.Tensor) -> torch.Tensor:
+    """Return the loss (texts, length - 1) of each token but the first."""
+    found = []
+    with ablate(model, by_layer(heads)):
+        for ids in texts:
+            logits = model(ids[None])[0, :-1]
             found.append(F.cross_entropy(logits, ids[1:], reduction="none"))
-        return torch.stack(found)
+    return torch.stack(found)
 
 
-def readers(model, encoded: list[list[int]]) -> tuple[Reader, Reader]:
-    """Return a reader of whole texts, and one of the same texts from CUT on."""
-    whole = [ids[:LENGTH] for ids in encoded]
-    return Reader(model, whole), Reader(model, [ids[CUT:] for ids in whole])
-
-
-def row(reader: Reader, short: Reader, text: str, without: str) -> dict:
+def row(model, texts: torch.Tensor, text: str, without: str) -> dict:
     """Return a row of the study: for each text, mean losses of kinds and of places."""
     heads = LEFT_OUT[without]
-    losses = reader.losses(heads)  # (texts, 511)
+    losses = losses_without(model, heads, texts)  # (texts, 511)
     found = {"text": text, "without": without, "instead": "zero", "heads": heads}
-    kinds = [kinds_of(ids) for ids in reader.texts.tolist()]
+    kinds = [kinds_of(ids) for ids in texts.tolist()]
     for kind in KINDS:
         chosen = torch.tensor([[each == kind for each in one] for one in kinds])
         pairs = zip(losses, chosen)
@@ -98,20 +76,28 @@ def row(reader: Reader, short: Reader, text: str, without: str) -> dict:
     at = F.pad(losses, (1, 0), value=torch.nan)  # (texts, 512): by their position
     found |= {"early": at[:, EARLY].mean(1), "late": at[:, LATE].mean(1)}
     late = LATE.stop - LATE.start  # the number of these tokens
-    found["short"] = short.losses(heads)[:, -late:].mean(1)
+    short = losses_without(model, heads, texts[:, CUT:])
+    found["short"] = short[:, -late:].mean(1)
     found["by place"] = at.unflatten(1, (-1, BIN)).nanmean(2)  # (texts, 16)
     return rounded(found, 3)
+
+
+def rows_of(model, tokenizer, stored: dict, texts: int, left_out) -> list[dict]:
+    """Return the rows of the first texts of each kind, without some heads."""
+    rows = []
+    for text, each in texts_of(stored).items():
+        some = [*each.values()][:texts]
+        ids = torch.tensor([tokenizer.encode(x)[:LENGTH] for x in some])
+        rows += [row(model, ids, text, without) for without in left_out]
+    return rows
 
 
 def study() -> dict:
     """Return the study."""
     model, tokenizer = load_smollm2()
     stored = {"help": help_texts(tokenizer, LENGTH)}
-    rows = []
-    for text, each in texts_of(stored).items():
-        both = readers(model, [tokenizer.encode(x) for x in each.values()])
-        rows += [row(*both, text, without) for without in LEFT_OUT]
-    return {**about(), **stored, "runs": rows}
+    rows = rows_of(model, tokenizer, stored, TEXTS, LEFT_OUT)
+    return {**ABOUT, **stored, "runs": rows}
 
 
 def comparable(stored: dict) -> list[dict]:
@@ -124,9 +110,4 @@ def comparable(stored: dict) -> list[dict]:
 
 def again(stored: dict) -> list[dict]:
     """Repeat a row of each kind of text, with the first text only."""
-    (model, tokenizer), rows = load_smollm2(), []
-    for text, each in texts_of(stored).items():
-        first = next(iter(each.values()))
-        both = readers(model, [tokenizer.encode(first)])
-        rows.append(row(*both, text, "the eight"))
-    return rows
+    return rows_of(*load_smollm2(), stored, 1, ["the eight"])

@@ -27,25 +27,18 @@ from contextlib import ExitStack
 import torch
 
 from assets.studies import rounded
-from assets.studies._smollm2 import about, named, twice
+from assets.studies._heads import giving, named, place
+from assets.studies._smollm2 import ABOUT, twice
 from utils.heads import induction
-from utils.masks import causal_mask
 from utils.pretrained import load_smollm2
-from utils.recording import ablate, by_layer, recorded, replaced
+from utils.recording import ablate, by_layer, recorded
 
 TOKENS = 400
 EARLY = ["17.3", "17.4", "17.5", "18.6", "18.7"]
 LATE = ["23.2", "23.7"]  # induction heads that copy by their weights
-FROM = 16  # below this block nothing is changed
 CHECKED = ["0.0", "17.4", "18.6", "23.2"]
 KEY = ("part", "head", "gone", "what")
 MARGIN = {"rank": 20, "own norm": 2, "by writer": 2, "induction": 0.01}
-
-
-def pair(head: str) -> tuple[int, int]:
-    """Return (layer, head) of a name."""
-    layer, number = head.split(".")
-    return int(layer), int(number)
 
 
 class Weights:
@@ -60,11 +53,12 @@ class Weights:
 
     def written(self, head: str):
         """Return what the head writes when it attends to each token, (tokens, 576)."""
-        layer, number = pair(head)
+        layer, number = place(head)
         block = self.model.blocks[layer]
         # the head's rows of `value_proj`, (64, 576): three heads share them
         value = block.attention.value_proj.weight.unflatten(0, (3, 64))[number // 3]
-        return block.attention_norm(self.x) @ value.T @ out_of(self.model, head).T
+        out = block.attention.out_proj.weight.unflatten(1, (9, 64))[:, number]
+        return block.attention_norm(self.x) @ value.T @ out.T
 
     def copying(self, head: str) -> dict:
         """Return a row: does the head write what it attends to?"""
@@ -75,7 +69,7 @@ class Weights:
 
     def found(self, reader: str, query, key):
         """Return the rank (tokens,) of each token's own key among those of all."""
-        layer, number = pair(reader)
+        layer, number = place(reader)
         block, rotate = self.model.blocks[layer], self.model.position.rotate
         query, key = block.attention_norm(query), block.attention_norm(key)
         q = block.attention.query_proj(query).unflatten(-1, (9, 64))[:, number]
@@ -107,94 +101,63 @@ class Weights:
         return {"part": "asking", "head": head, "of itself": own, "by writer": ranks}
 
 
-def out_of(model, head: str):
-    """Return the head's columns of `out_proj`, (576, 64)."""
-    layer, number = pair(head)
-    weight = model.blocks[layer].attention.out_proj.weight
-    return weight.unflatten(1, (9, 64))[:, number]
-
-
 def median(x) -> int:
     """Return the median as a whole number."""
     return round(x.median().item())
 
 
-def late(name: str) -> str:
-    """Return the recorder's name of a part of the attention of the late heads."""
-    return f"blocks.23.attention.{name}"
+def on_texts(model) -> list[dict]:
+    """Return the rows of random tokens that are repeated.
 
+    With the early heads, without them, and with parts of the late heads put back.
+    """
+    ids = twice(16, seed=0)[8:]  # (8, 64)
+    parts, numbers = ("query", "key", "value", "weights"), by_layer(LATE)[23]
+    names = {part: f"blocks.23.attention.{part}" for part in parts}
 
-class Texts:
-    """The model on texts of random tokens that are repeated."""
-
-    def __init__(self, model):
-        self.model, self.ids = model, twice(16, seed=0)[8:]  # (8, 64)
-        self.mask, self.x = causal_mask(64, 64), model.embedding(self.ids)
-        for block in model.blocks[:FROM]:
-            self.x = block(self.x, self.mask)
-        self.kept = [late(name) for name in ("query", "key", "value", "weights")]
-        self.whole = self.run()
-
-    def run(self, *changes) -> dict:
-        """Return what is seen of the late heads' layer in a run with changes."""
-        x = self.x
+    def run(*changes) -> tuple[dict, dict]:
+        """Return what is seen of layer 23 in a run with changes, and the scores."""
         with ExitStack() as stack:
             for change in changes:
                 stack.enter_context(change)
-            seen = stack.enter_context(recorded(self.model, *self.kept))
-            for block in self.model.blocks[FROM:24]:
-                x = block(x, self.mask)
-        return seen
+            seen = stack.enter_context(recorded(model, *names.values()))
+            model(ids)
+        scores = induction(seen[names["weights"]], ids).mean(0)[numbers]
+        return seen, {"induction": rounded(scores, 3)}
 
-    def given(self, name: str):
-        """Replace the late heads' queries, keys or values by those of the whole run."""
-        where, numbers = late(name), by_layer(LATE)[23]
+    def gone():
+        return ablate(model, by_layer(EARLY))
 
-        def change(x):
-            x = x.clone()
-            x[:, numbers] = self.whole[where][:, numbers]
-            return x
-
-        return replaced(self.model, {where: change})
-
-    def row(self, name: str, *changes, **which) -> dict:
-        """Return a row of the study."""
-        found = induction(self.run(*changes)[late("weights")], self.ids).mean(0)
-        scores = [found[pair(head)[1]] for head in LATE]
-        return {"part": name, **which, "induction": rounded(torch.stack(scores), 3)}
-
-    def rows(self) -> list[dict]:
-        """Return the rows: with the early heads, without, and with parts put back."""
-
-        def gone():
-            return ablate(self.model, by_layer(EARLY))
-
-        without = {"gone": "both layers"}
-        return [
-            self.row("gone", gone="nothing"),
-            self.row("gone", gone(), **without),
-            *(
-                self.row("put back", gone(), self.given(name), **without, what=name)
-                for name in ("query", "key", "value")
-            ),
-        ]
+    whole, with_all = run()
+    without = {"gone": "both layers"}
+    rows = [
+        {"part": "gone", "gone": "nothing"} | with_all,
+        {"part": "gone"} | without | run(gone())[1],
+    ]
+    for part in parts[:3]:
+        x, heads = whole[names[part]], zip(LATE, numbers)  # x: (texts, 9, 64, 64)
+        back = [giving(model, name, x[:, i], part=part) for name, i in heads]
+        row = {"part": "put back"} | without | {"what": part}
+        rows.append(row | run(gone(), *back)[1])
+    return rows
 
 
 @torch.no_grad()
+def rows_of(copying: list[str], matching: list[str]) -> list[dict]:
+    """Return the rows of some heads by their weights, and all of runs on texts."""
+    model, _ = load_smollm2()
+    weights = Weights(model)
+    rows = [weights.copying(head) for head in copying]
+    rows += [weights.matching(head) for head in matching]
+    return [*rows, weights.asking(LATE[0]), *on_texts(model)]
+
+
 def study() -> dict:
     """Return the study."""
-    model, _ = load_smollm2()
-    weights, texts = Weights(model), Texts(model)
-    rows = [weights.copying(head) for head in named(range(30))]
-    rows += [weights.matching(head) for head in named(range(17, 30))]
-    rows += [weights.asking(LATE[0]), *texts.rows()]
-    return {**about(), "scored": LATE, "runs": rows}
+    rows = rows_of(named(range(30)), named(range(17, 30)))
+    return {**ABOUT, "scored": LATE, "runs": rows}
 
 
-@torch.no_grad()
 def again(stored: dict) -> list[dict]:
     """Repeat some heads, and all runs on texts."""
-    model, _ = load_smollm2()
-    weights, texts = Weights(model), Texts(model)
-    rows = [weights.copying(head) for head in CHECKED]
-    return [*rows, weights.matching("18.7"), weights.asking(LATE[0]), *texts.rows()]
+    return rows_of(CHECKED, ["18.7"])

@@ -12,7 +12,7 @@ embeddings that begin with a standard deviation of 0.02. About 45 minutes on one
 import torch
 
 from assets.studies import rounded, told, variants
-from utils.data import Corpus, python_docs
+from utils.data import python_docs
 from utils.models import Block, CausalLM
 from utils.training import train
 
@@ -73,27 +73,22 @@ def make_model(name: str, blocks: int, vocab_size: int, seed: int = 0) -> Causal
     return model
 
 
-def both_losses(model: CausalLM, corpus: Corpus, steps: int, every: int, **how) -> dict:
-    """Train a model; return its losses on both parts of the text, at some steps."""
+def run(name: str, blocks: int, steps: int, rate: float, seed: int) -> dict:
+    """Train one model; return what is stored of it: at some steps both losses."""
+    corpus = python_docs()
+    model = make_model(name, blocks, len(corpus.vocab), seed)
 
     def looked_at(model):
         parts = ("train", "validation")
         return rounded([variants.losses(model, corpus, x).mean() for x in parts])
 
-    how |= {"warmup": 20, "evaluate": looked_at, "every": every, "progress": False}
+    how = {"seed": seed, "learning_rate": rate, "warmup": 20, "progress": False}
+    how |= {"evaluate": looked_at, "every": 40 if steps == LONGER else steps}
     history = train(model, variants.make_batch(corpus), steps, **how)
     at, losses = zip(*history.evaluations)
     training, validation = zip(*losses)
-    return {"at": at, "training": training, "validation": validation}
-
-
-def run(name: str, blocks: int, steps: int, rate: float, seed: int) -> dict:
-    """Train one model; return what is stored of it."""
-    corpus = python_docs()
-    model = make_model(name, blocks, len(corpus.vocab), seed)
-    every = 40 if steps == LONGER else steps
-    found = both_losses(model, corpus, steps, every, seed=seed, learning_rate=rate)
-    return dict(zip(KEY, (name, blocks, steps, rate))) | {"seed": seed} | found
+    found = dict(zip(KEY, (name, blocks, steps, rate))) | {"seed": seed, "at": at}
+    return found | {"training": training, "validation": validation}
 
 
 def study() -> dict:

@@ -10,8 +10,10 @@ slowed down. The whole study takes about half an hour on one core; lesson 05 plo
 is stored.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +30,7 @@ BASE, SEEDS = 10_000, range(8)
 SETTINGS = {
     "base": BASE,
     "num_layers": 2,
-    "batch": 16,
+    "batch": length.BATCH,
     "learning_rate": 3e-3,
     "further learning_rate": 1e-3,
     "further warmup": 5,
@@ -55,15 +57,20 @@ class OneSlower(Rotary):
         return turns
 
 
-def repaired(repair: str, head_dim: int, trained_length: int, factor: int) -> Rotary:
-    """Return the rotary scheme for texts `factor` times as long as in training."""
+def repaired(
+    repair: str, head_dim: int, trained_length: int, factor: int, **options
+) -> Rotary:
+    """Return the rotary scheme for texts `factor` times as long as in training.
+
+    options: the base of the trained scheme, if it is not BASE, and its layout.
+    """
+    options = {"base": BASE} | options
+    larger = options["base"] * factor ** (head_dim / (head_dim - 2))
     return {
-        "none": lambda: Rotary(head_dim, base=BASE),
-        "interpolation": lambda: Rotary(head_dim, base=BASE, scale=1 / factor),
-        "NTK": lambda: Rotary(
-            head_dim, base=BASE * factor ** (head_dim / (head_dim - 2))
-        ),
-        "YaRN": lambda: YaRN(head_dim, trained_length, factor, base=BASE),
+        "none": lambda: Rotary(head_dim, **options),
+        "interpolation": lambda: Rotary(head_dim, scale=1 / factor, **options),
+        "NTK": lambda: Rotary(head_dim, **options | {"base": larger}),
+        "YaRN": lambda: YaRN(head_dim, trained_length, factor, **options),
         ALONE: lambda: OneSlower(head_dim, 3, factor),
     }[repair]()
 
@@ -111,19 +118,6 @@ def make_model(kind: Kind, vocab_size: int) -> CausalLM:
     return CausalLM(vocab_size, kind.embed_dim, kind.num_heads, layers, **options)
 
 
-def batch_of(task: length.Task, longer: int):
-    """Return make_batch(generator) of texts that are `longer` times as long."""
-    size, draw = longer * task.length, SETTINGS["batch"]
-    if task.name == "characters":
-        return lambda g: CORPUS.batch(g, draw, size)
-    of_task = {"3 back": partial(length.tokens_back, back=length.BACK)}
-    make = of_task.get(task.name, length.copy_first_token)
-    return lambda g: make(g, draw, size, length.VOCAB)
-
-
-CORPUS = python_docs("characters")
-
-
 def by_part(model: CausalLM, task: length.Task, factor: int) -> list[float]:
     """Return a number for each L / 4 positions: accuracy; of "characters" the loss."""
     size = factor * task.length
@@ -136,22 +130,25 @@ def trained(kind: Kind, task: length.Task, seed: int) -> CausalLM:
     torch.manual_seed(seed)
     model = make_model(kind, task.vocab_size)
     rate = SETTINGS["learning_rate"]
-    train(model, batch_of(task, 1), kind.steps, seed=seed, learning_rate=rate)
+    train(model, task.batch, kind.steps, seed=seed, learning_rate=rate)
     return model
 
 
-def tested(model, kind: Kind, task: length.Task, seed: int, repairs=None):
-    """Yield what is stored of one trained model, of all repairs or of these."""
+def runs_of(kind: Kind, seed: int, repairs=(*REPAIRS, ALONE)) -> Iterator[dict]:
+    """Train a model; yield what is stored of it, of all repairs or of these."""
+    task = length.TASKS[kind.task]()
+    model = trained(kind, task, seed)
     which = {"task": kind.task, "head_dim": kind.head_dim, "steps": kind.steps}
     how = {"learning_rate": SETTINGS["further learning_rate"]}
     how |= {"warmup": SETTINGS["further warmup"]}
     for factor, repair, further in kind.changes:
-        if repairs and repair not in repairs:
+        if repair not in repairs:
             continue
         scheme = repaired(repair, kind.head_dim, task.length, factor)
         changed = with_position(model, scheme)
         if further:
-            train(changed, batch_of(task, factor), further, seed=100 + seed, **how)
+            batch = partial(task.batch, longer=factor)
+            train(changed, batch, further, seed=100 + seed, **how)
         run = which | {"factor": factor, "repair": repair, "further": further}
         yield run | {"seed": seed, "parts": by_part(changed, task, factor)}
 
@@ -162,50 +159,32 @@ PRETRAINED = {"length": 8192, "tokens": 1024, "texts": 4, "factors": [2, 4]}
 
 
 @torch.no_grad()
-def of_smollm2() -> list[dict]:
-    """Return SmolLM2's mean loss on texts that are far shorter than it was trained on.
+def of_smollm2() -> Iterator[dict]:
+    """Yield SmolLM2's mean loss on texts that are far shorter than it was trained on.
 
     Nothing in them is beyond the trained length, so a repair can only cost something.
     """
     model, tokenizer = load_smollm2()
     size, texts = PRETRAINED["tokens"], PRETRAINED["texts"]
-    text = CORPUS.decode(CORPUS.validation[: 12 * texts * size])
+    corpus = python_docs("characters")
+    text = corpus.decode(corpus.validation[: 12 * texts * size])
     ids = torch.tensor(tokenizer(text)["input_ids"])[: texts * size].view(texts, size)
-    old, rows = model.position, []
+    old = model.position
     options = {"base": old.base, "layout": old.layout}
-    dim, longest = old.head_dim, PRETRAINED["length"]
-    tried = {("none", 1): old}
-    for factor in PRETRAINED["factors"]:
-        base = old.base * factor ** (dim / (dim - 2))
-        tried |= {
-            ("interpolation", factor): Rotary(dim, scale=1 / factor, **options),
-            ("NTK", factor): Rotary(dim, base=base, layout=old.layout),
-            ("YaRN", factor): YaRN(dim, longest, factor, **options),
-        }
-    for (repair, factor), scheme in tried.items():
-        model.position = scheme
-        for block in model.blocks:
-            block.attention.position = scheme
-        losses = [F.cross_entropy(model(x[None, :-1])[0], x[1:]) for x in ids]
+    tried = [(1, "none"), *product(PRETRAINED["factors"], REPAIRS[1:])]
+    for factor, repair in tried:
+        sizes = old.head_dim, PRETRAINED["length"], factor
+        changed = with_position(model, repaired(repair, *sizes, **options))
+        losses = [F.cross_entropy(changed(x[None, :-1])[0], x[1:]) for x in ids]
         row = {"repair": repair, "factor": factor}
-        rows.append(row | {"losses": rounded(torch.stack(losses), 3)})
-        print(rows[-1], flush=True)
-    return rows
-
-
-def runs_of(kind: Kind, seed: int, repairs=None):
-    """Yield what is stored of a model that is trained now."""
-    task = length.TASKS[kind.task]()
-    yield from tested(trained(kind, task, seed), kind, task, seed, repairs)
+        yield row | {"losses": rounded(torch.stack(losses), 3)}
 
 
 def study() -> dict:
     """Run everything; return what is stored."""
     runs = (run for kind in KINDS for seed in SEEDS for run in runs_of(kind, seed))
-    return {
-        "SmolLM2": PRETRAINED | {"rows": of_smollm2()},
-        "runs": told(runs),
-    }
+    rows = told(of_smollm2())
+    return {"SmolLM2": PRETRAINED | {"rows": rows}, "runs": told(runs)}
 
 
 def again(stored: dict) -> list[dict]:

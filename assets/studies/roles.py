@@ -8,7 +8,7 @@ nearly every head does that where it finds nothing else. The numbers stored are 
 of the other half.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,14 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from assets.studies import FOLDER, rounded
+from assets.studies._smollm2 import twice
+from assets.studies._untrained import sharp_copies
 from utils import heads
-from utils.baselines import (
-    best_of,
-    bootstrap,
-    entropy_matched_copy,
-    uniform_attention,
-    untrained_copy,
-)
+from utils.baselines import best_of, bootstrap, uniform_attention
 from utils.masks import causal_mask
 from utils.pretrained import load_minilm, load_smollm2
 from utils.syntax import read_conllu
@@ -81,9 +77,7 @@ def language_model_and_texts() -> tuple[nn.Module, list[Texts]]:
             texts, text = [*texts, text[:LENGTH]], []
     ids, mask = torch.tensor(texts[::2] + texts[1::2]), causal_mask(LENGTH)
     signs = torch.isin(ids, torch.tensor([tokenizer.encode(sign) for sign in SIGNS]))
-    generator = torch.Generator().manual_seed(0)
-    once = torch.randint(1_000, 40_000, (16, LENGTH // 2), generator=generator)
-    twice = torch.cat([once, once], dim=1)
+    copies = twice(16, seed=0)  # (16, LENGTH)
     in_sentences = {
         "previous token": partial(heads.at_offset, offset=-1, mask=mask),
         "current token": partial(heads.at_offset, offset=0, mask=mask),
@@ -91,11 +85,11 @@ def language_model_and_texts() -> tuple[nn.Module, list[Texts]]:
         "first token": partial(heads.first_token, mask=mask),
     }
     in_copies = {
-        "same token": partial(heads.duplicate_token, ids=twice, mask=mask),
-        "induction": partial(heads.induction, ids=twice, mask=mask),
+        "same token": partial(heads.duplicate_token, ids=copies, mask=mask),
+        "induction": partial(heads.induction, ids=copies, mask=mask),
     }
     model.head = nn.Identity()  # no logits are needed
-    return model, [Texts((ids,), mask, in_sentences), Texts((twice,), mask, in_copies)]
+    return model, [Texts((ids,), mask, in_sentences), Texts((copies,), mask, in_copies)]
 
 
 MODELS = {"encoder": encoder_and_texts, "language model": language_model_and_texts}
@@ -114,46 +108,36 @@ def reported(values: Tensor) -> Tensor:
     return values[len(values) // 2 :].nanmean(0)
 
 
-def sharpness(weights: Tensor, mask: Tensor) -> Tensor:
-    """Return the normalised entropies (texts, heads) of one layer."""
-    return heads.normalised_entropy(weights, mask=mask)
-
-
-def matched_copy(model: nn.Module, texts: Texts, layers: list[Tensor], seed: int):
-    """Return an untrained copy of a model whose heads are as sharp."""
+def untrained(model: nn.Module, texts: Texts, seeds) -> Iterator[dict[str, Tensor]]:
+    """Yield the scores of untrained copies of a model whose heads are as sharp."""
     few = slice(1, None, 8)  # the texts on which the sharpness is measured
     inputs = tuple(each[few] for each in texts.inputs)
     mask = inputs[1] if len(inputs) > 1 else texts.mask
-    wanted = [sharpness(weights[few], mask).nanmean(0) for weights in layers]
-    return entropy_matched_copy(untrained_copy(model, seed), inputs, wanted, mask=mask)
+    for copy in sharp_copies(model, inputs, seeds, mask=mask):
+        yield scores(heads.record_attention(copy, *texts.inputs), texts)
 
 
 def best_of_copies(model: nn.Module, kinds_of_texts: list[Texts], seeds) -> list[dict]:
     """Return for each untrained, as sharp copy {role: the score of its best head}."""
-    rows = {seed: {} for seed in seeds}
+    rows = [{"seed": seed, "best": {}} for seed in seeds]
     for texts in kinds_of_texts:
-        layers = heads.record_attention(model, *texts.inputs)
-        for seed, best in rows.items():
-            copy = matched_copy(model, texts, layers, seed)
-            found = scores(heads.record_attention(copy, *texts.inputs), texts)
-            best |= {name: values.nanmean(0).max() for name, values in found.items()}
-    return [{"seed": seed, "best": rounded(best, 3)} for seed, best in rows.items()]
+        for row, found in zip(rows, untrained(model, texts, seeds)):
+            best = {name: values.nanmean(0).max() for name, values in found.items()}
+            row["best"] |= rounded(best, 3)
+    return rows
 
 
 def measured(model: nn.Module, texts: Texts, copies: int) -> tuple[dict, Tensor]:
     """Return {role: scores of the heads, uniform, untrained heads}, and entropies."""
     layers = heads.record_attention(model, *texts.inputs)
     size, length = texts.inputs[0].shape
-    untrained = [
-        scores(heads.record_attention(copy, *texts.inputs), texts)
-        for copy in (matched_copy(model, texts, layers, seed) for seed in range(copies))
-    ]
+    copied = [*untrained(model, texts, range(copies))]
     uniform = scores([uniform_attention((size, 1, length, length), texts.mask)], texts)
     found = {
-        role: (values, uniform[role], torch.cat([u[role] for u in untrained], dim=1))
+        role: (values, uniform[role], torch.cat([x[role] for x in copied], dim=1))
         for role, values in scores(layers, texts).items()
     }
-    entropies = [sharpness(weights, texts.mask) for weights in layers]
+    entropies = [heads.normalised_entropy(x, mask=texts.mask) for x in layers]
     return found, reported(torch.cat(entropies, dim=1))
 
 

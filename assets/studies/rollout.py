@@ -8,12 +8,14 @@ random weights, and these copies with the entropies of MiniLM's heads. About six
 on one core.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
-from assets.studies import FOLDER, rounded
-from utils.baselines import entropy_matched_copy, untrained_copy
-from utils.heads import normalised_entropy
+from assets.studies import FOLDER, rounded, told
+from assets.studies._untrained import sharp_copies
+from utils.baselines import untrained_copy
 from utils.pretrained import load_minilm
 from utils.recording import record_attention
 from utils.syntax import read_conllu
@@ -99,28 +101,24 @@ def trained() -> dict:
     return {"encoder": "trained", "seed": None} | found
 
 
-def study() -> dict:
-    """Run everything; return what is stored."""
+def untrained() -> Iterator[dict]:
+    """Yield the runs of the copies of MiniLM."""
     minilm, texts = load_minilm(), sentences()
     encoder = minilm.model.requires_grad_(False)
     batch = minilm.tokenizer(texts, return_tensors="pt", padding=True)
     is_token = batch.attention_mask.bool()
-    which = {"mask": is_token[:, None, None], "queries": is_token}
-    inputs = (batch.input_ids, which["mask"])
-    weights = record_attention(encoder, *inputs)
-    flatness = [normalised_entropy(each, **which).nanmean(dim=0) for each in weights]
-    runs = [trained()]
-    for seed in SEEDS:
-        bare = untrained_copy(encoder, seed=seed)
-        matched = entropy_matched_copy(bare, inputs, flatness, **which)
-        for kind, copy in zip(KINDS, (bare, matched)):
+    mask = is_token[:, None, None]
+    inputs, which = (batch.input_ids, mask), {"mask": mask, "queries": is_token}
+    copies = sharp_copies(encoder, inputs, SEEDS, **which)
+    for seed, matched in zip(SEEDS, copies):
+        for kind, copy in zip(KINDS, (untrained_copy(encoder, seed), matched)):
             found = agreements(copy, minilm.tokenizer, texts)
-            runs.append({"encoder": kind, "seed": seed} | found)
-        print(seed, flush=True)
-    return {
-        "sentences": len(texts),
-        "runs": runs,
-    }
+            yield {"encoder": kind, "seed": seed} | found
+
+
+def study() -> dict:
+    """Run everything; return what is stored."""
+    return {"sentences": len(sentences()), "runs": [trained(), *told(untrained())]}
 
 
 def again(stored: dict) -> list[dict]:

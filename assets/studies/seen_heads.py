@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from assets.studies import rounded, told
+from assets.studies._untrained import sharp_copies
 from assets.studies.story_models import SEEDS, STORED, rows, trained
-from utils.baselines import entropy_matched_copy, untrained_copy
-from utils.heads import normalised_entropy, on_keys
+from utils.heads import on_keys
 from utils.masks import causal_mask
 from utils.pretrained import load_story_model
 from utils.recording import record_attention
@@ -49,14 +49,9 @@ def scores(weights, ids: Tensor, following: Tensor) -> dict[str, Tensor]:
 
 def thresholds(model, ids: Tensor, following: Tensor) -> dict[str, float]:
     """Return the highest score of a head in the entropy-matched copies, by kind."""
-    few, mask = SETTINGS["entropies from"], causal_mask(ids.shape[1])
-    options = {"mask": mask, "queries": ids[:few] > 0}
-    layers = record_attention(model, ids[:few])
-    sharp = [normalised_entropy(x, **options).nanmean(0) for x in layers]
-    found = dict.fromkeys(KINDS, 0.0)
-    for seed in range(SETTINGS["copies"]):
-        untrained = untrained_copy(model, seed=100 + seed)
-        copy = entropy_matched_copy(untrained, ids[:few], sharp, **options)
+    few, mask = ids[: SETTINGS["entropies from"]], causal_mask(ids.shape[1])
+    found, seeds = dict.fromkeys(KINDS, 0.0), range(100, 100 + SETTINGS["copies"])
+    for copy in sharp_copies(model, (few,), seeds, mask=mask, queries=few > 0):
         theirs = scores(record_attention(copy, ids), ids, following)
         found = {kind: max(found[kind], theirs[kind].max().item()) for kind in KINDS}
     return found
@@ -82,9 +77,7 @@ def run(model: nn.Module, seed: int) -> dict:
 
 def study() -> dict:
     """Return the runs of all seeds."""
-    return {
-        "runs": told(run(trained(seed), seed) for seed in SEEDS),
-    }
+    return {"runs": told(run(trained(seed), seed) for seed in SEEDS)}
 
 
 def again(stored: dict) -> list[dict]:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from assets.studies import rounded
-from assets.studies._smollm2 import about, help_texts, prose
+from assets.studies._smollm2 import ABOUT, help_texts, prose
 from utils.attention import merge_heads, split_heads
 from utils.masks import causal_mask
 from utils.pretrained import load_smollm2
@@ -114,7 +114,7 @@ def study() -> dict:
     ids = ids_of(tokenizer, texts)
     rows = [masked(model, ids, kind, keys) for kind in LENGTH for keys in MASKS]
     rows += [rolled(model, ids, kind, keys) for kind in LENGTH for keys in CACHES]
-    return {**about(), "texts": texts, "runs": rows}
+    return {**ABOUT, "texts": texts, "runs": rows}
 
 
 def comparable(stored: dict) -> list[dict]:

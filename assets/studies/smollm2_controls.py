@@ -3,13 +3,10 @@
 And four texts, on which lesson 11's deeper notebook ablates heads itself.
 """
 
-from contextlib import contextmanager
-
-import torch
-
-from assets.studies._smollm2 import about, heads_of, help_texts
+from assets.studies._heads import giving
+from assets.studies._smollm2 import ABOUT, help_texts
 from assets.studies.smollm2 import Names
-from utils.recording import record_attention, replaced
+from utils.recording import record_attention
 
 WENT, GIVER = 4, 9  # positions of the sentences
 TITLE, LENGTH = 40, 160  # tokens of a help() text: those left out, those read
@@ -17,20 +14,6 @@ TEXTS = 4
 KEY = ("control",)
 NUMBERS = "whole, less, others, change, everywhere"
 MARGIN = dict.fromkeys(NUMBERS.split(", "), 0.02)
-
-
-@contextmanager
-def giving(model, head: str, values, at=slice(None)):
-    """Replace the output of a head, at some positions, for a `with` block."""
-    layer, number = map(int, head.split("."))
-
-    def change(x):  # (batch, 9, length, 64)
-        x = x.clone()
-        x[:, number, at] = values
-        return x
-
-    with replaced(model, {heads_of(layer): change}):
-        yield
 
 
 def without_16_0(names: Names) -> dict:
@@ -56,18 +39,16 @@ def without_16_0(names: Names) -> dict:
     row["others"] = [min(others), max(others)]
     for kind, at in ("change", WENT), ("everywhere", slice(None)):
         with giving(names.model, "16.0", 0.0, at=at):
-            row[kind] = round(names.change(16)[::2].mean().item(), 3)
+            row[kind] = round(names.changes()[::2].mean().item(), 3)
     return row
 
 
-@torch.no_grad()
 def study() -> dict:
     """Return the study."""
     names = Names()
     texts = [*help_texts(names.tokenizer, LENGTH, TITLE).values()][:TEXTS]
-    return {**about(), "texts": texts, "runs": [without_16_0(names)]}
+    return {**ABOUT, "texts": texts, "runs": [without_16_0(names)]}
 
 
-@torch.no_grad()
 def again(stored: dict) -> list[dict]:
     return [without_16_0(Names())]

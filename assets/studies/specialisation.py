@@ -6,6 +6,7 @@ stored.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from safetensors.torch import load_file
@@ -23,7 +24,6 @@ from assets.studies._repeating import (
     trained,
     unseen,
 )
-from utils.data import IGNORED
 from utils.heads import (
     at_offset,
     current_token,
@@ -44,32 +44,10 @@ MARGIN = {"accuracy": 0.05, "jump": 40, "cut": 0.02}
 # --- what is measured of a model ------------------------------------------------------
 
 
-def early(attention: Tensor) -> Tensor:
-    """Return (texts, queries): the positions that a first copy can have."""
-    return (torch.arange(LENGTH) <= PERIODS[1]).expand(len(attention), -1)
-
-
-def previous_early(attention: Tensor, ids: Tensor) -> Tensor:
-    return previous_token(attention, mask=MASK, queries=early(attention))
-
-
-def current_early(attention: Tensor, ids: Tensor) -> Tensor:
-    return current_token(attention, mask=MASK, queries=early(attention))
-
-
-def current(attention: Tensor, ids: Tensor) -> Tensor:
-    return current_token(attention, mask=MASK)
-
-
-def after_copies(attention: Tensor, ids: Tensor) -> Tensor:
-    return induction(attention, ids, mask=MASK)
-
-
-def by_head(model, ids: Tensor, metric: Callable) -> Tensor:
+def by_head(model, texts: Tensor, metric: Callable, **options) -> Tensor:
     """Return a metric's mean over texts: (layers, heads)."""
-    return torch.stack(
-        [metric(a, ids).nanmean(0) for a in record_attention(model, ids)]
-    )
+    maps = record_attention(model, texts)
+    return torch.stack([metric(x, mask=MASK, **options).nanmean(0) for x in maps])
 
 
 def subsets(model, texts) -> list[float]:
@@ -114,26 +92,21 @@ def loss_without(model, texts) -> list[float]:
 
 
 @torch.no_grad()
-def hidden_from(model, part: str, texts) -> list[float]:
-    """Return the accuracy if the keys, or the values, of the second layer do not see
-    what a first-layer head wrote, while all else does; for each of its heads."""
-    ids, targets = (x[:64] for x in texts)
-    first, second = model.blocks
-    words = model.position.embed(model.embedding(ids))
-    x = words + first.attention(first.attention_norm(words), mask=MASK)[0]
-    found = []
+def hidden_from(model, part: str, ids: Tensor, measure: Callable, **how) -> list[float]:
+    """Return measure(model) for each head of layer 0, hidden from a part of layer 1.
+
+    The part, such as "key", comes from a run without the head; all else sees what the
+    head wrote. how: other options of `ablate`.
+    """
+    name, found = f"blocks.1.attention.{part}", []
     for head in range(HEADS):
-        with ablate(first, {0: [head]}):
-            cut = words + first.attention(first.attention_norm(words), mask=MASK)[0]
-        key, value = (cut if part == name else x for name in ("keys", "values"))
-        read = [second.attention_norm(each) for each in (x, key, value)]
-        logits = model.head(model.norm(x + second.attention(*read, mask=MASK)[0]))
-        right = (logits.argmax(-1) == targets)[targets != IGNORED]
-        found.append(right.float().mean().item())
+        with ablate(model, {0: [head]}, **how), recorded(model, name) as without:
+            model(ids)
+        with replaced(model, without):
+            found.append(measure(model))
     return found
 
 
-@torch.no_grad()
 def cut(model, texts) -> dict[str, list[float]]:
     """Return the induction score of the second layer, the mean of its heads.
 
@@ -143,19 +116,13 @@ def cut(model, texts) -> dict[str, list[float]]:
     """
     ids, others = texts[0].split(64)
 
-    def score() -> float:
-        return after_copies(record_attention(model, ids)[1], ids).nanmean().item()
+    def score(model) -> float:
+        weights = record_attention(model, ids)[1]
+        return induction(weights, ids, mask=MASK).nanmean().item()
 
-    names = {part: f"blocks.1.attention.{part}" for part in ("query", "key")}
-    found: dict[str, list[float]] = {"whole": [score()], "query": [], "key": []}
-    for head in range(HEADS):
-        gone = ablate(model, {0: [head]}, mode="mean", mean_from=others)
-        with gone, recorded(model, *names.values()) as without:
-            model(ids)
-        for part, name in names.items():
-            with replaced(model, {name: without[name]}):
-                found[part].append(score())
-    return found
+    how = {"mode": "mean", "mean_from": others}
+    parts = {x: hidden_from(model, x, ids, score, **how) for x in ("query", "key")}
+    return {"whole": [score(model)]} | parts
 
 
 @torch.no_grad()
@@ -198,10 +165,8 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
     texts = unseen(kind.periods)
     few = tuple(x[:32] for x in texts)
     ids = texts[0]
-
-    def at_periods(metric: Callable) -> dict[str, Tensor]:
-        return {str(p): by_head(model, unseen((p, p))[0], metric(p)) for p in TESTED}
-
+    # the positions that a first copy can have, (texts, queries)
+    early = (torch.arange(LENGTH) <= PERIODS[1]).expand(len(ids), -1)
     found = {
         "kind": name,
         "seed": seed,
@@ -210,40 +175,45 @@ def measured(name: str, seed: int, model, curve: list) -> dict:
         "accuracy": accuracies(model, texts),
         "scores": {
             "trained": {
-                "previous, positions 1 to 31": by_head(model, ids, previous_early),
-                "current": by_head(model, ids, current),
+                "previous, positions 1 to 31": by_head(
+                    model, ids, previous_token, queries=early
+                ),
+                "current": by_head(model, ids, current_token),
             }
         },
     }
     if name in ("two layers", "fixed"):
+        at = {period: unseen((period, period))[0] for period in TESTED}
         found |= {
-            "induction at period": at_periods(lambda period: after_copies),
-            "fixed offset at period": at_periods(stripe),
+            "induction at period": {
+                str(p): by_head(model, x, induction, ids=x) for p, x in at.items()
+            },
+            # the usual score: the weight on the key period - 1 back
+            "fixed offset at period": {
+                str(p): by_head(model, x, at_offset, offset=1 - p)
+                for p, x in at.items()
+            },
         }
     small = {}
     if kind.layers == 2:
         torch.manual_seed(seed)
         untrained = kind.make().eval()
+        half = tuple(x[:64] for x in texts)
+        right = partial(accuracy, texts=half)
         small["importance"] = importance(model, texts)
         small["loss without"] = loss_without(model, texts)
         found |= {
             "without": subsets(model, few),
-            "current by place": {"up to 31": by_head(model, ids, current_early)[0]},
-            "hidden from keys": hidden_from(model, "keys", texts),
-            "hidden from values": hidden_from(model, "values", texts),
+            "current by place": {
+                "up to 31": by_head(model, ids, current_token, queries=early)[0]
+            },
+            "hidden from keys": hidden_from(model, "key", half[0], right),
+            "hidden from values": hidden_from(model, "value", half[0], right),
             "cut": cut(model, texts),
             "composition": composition(model),
             "composition, untrained": composition(untrained),
         }
     return rounded(found) | small
-
-
-def stripe(period: int) -> Callable:
-    """Return the usual induction score: the weight on the key period - 1 back.
-
-    Of texts of one period, over all queries that have such a key.
-    """
-    return lambda attention, ids: at_offset(attention, 1 - period, mask=MASK)
 
 
 def study() -> dict:
@@ -253,7 +223,7 @@ def study() -> dict:
             measured(name, seed, *trained(kind, seed))
             for name, kind in KINDS.items()
             for seed in SEEDS
-        ),
+        )
     }
 
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from assets.studies import rounded, told
+from assets.studies._heads import giving, named, place
 from assets.studies.story_models import SEEDS, STORED, trained
 from utils.heads import on_keys, record_attention
 from utils.masks import causal_mask
 from utils.pretrained import load_story_model
-from utils.recording import ablate, by_layer, recorded, replaced
+from utils.recording import ablate, by_layer, recorded
 from utils.stories import (
     KINDS,
     LOOKS,
@@ -27,7 +28,7 @@ from utils.stories import (
     write_stories,
 )
 
-HEADS = [f"{block}.{head}" for block in range(2) for head in range(4)]
+HEADS = named(range(2), 4)
 COLOURS = torch.tensor([NUMBER[f" {look}"] for look in LOOKS])
 SETTINGS = {
     "stories": 400,
@@ -156,15 +157,9 @@ def restored(model, texts: list[str]) -> Tensor:
             best = difference(model(clean), yes, no)
         worst, row = difference(model(corrupted), yes, no), []
         for name in HEADS:
-            block, head = name.split(".")
-            part = f"blocks.{block}.attention.heads"
-
-            def patch(x, head=int(head), source=kept[part]):
-                x = x.clone()
-                x[:, head, -1] = source[:, head, -1]
-                return x
-
-            with replaced(model, {part: patch}):
+            block, head = place(name)
+            given = kept[f"blocks.{block}.attention.heads"][:, head, -1]
+            with giving(model, name, given, at=-1):
                 patched = difference(model(corrupted), yes, no)
             row.append((patched - worst) / (best - worst))
         rows.append(row)
@@ -272,9 +267,7 @@ def measured(model, seed: int) -> dict:
 
 def study() -> dict:
     """Train and measure every seed; return what is stored."""
-    return {
-        "runs": told(measured(trained(seed), seed) for seed in SEEDS),
-    }
+    return {"runs": told(measured(trained(seed), seed) for seed in SEEDS)}
 
 
 def again(stored: dict) -> list[dict]:

@@ -68,11 +68,7 @@ def study() -> dict:
             digest = sha256(path.read_bytes()).hexdigest()
         runs.append({"seed": seed, "loss": rounded(held_out_loss(model))})
         print(seed, runs[-1]["loss"], flush=True)
-    return {
-        "stored": STORED,
-        "sha256": digest,
-        "runs": runs,
-    }
+    return {"stored": STORED, "sha256": digest, "runs": runs}
 
 
 def again(stored: dict) -> list[dict]:

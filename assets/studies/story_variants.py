@@ -13,6 +13,7 @@ stories that it writes after 100, 300 and 900 steps. About 45 minutes on one cor
 """
 
 from collections import Counter
+from functools import partial
 
 import torch
 
@@ -40,18 +41,18 @@ from utils.stories import (
 )
 
 SEEDS = range(8)
-VARIANTS = (
-    "whole",
-    "no MLP",
-    "no norms, large embeddings",
-    "no norms",
-    "no attention",
-    "whole, larger steps",
-    "no norms, larger steps",
-    "whole, no warm-up",
-    "one block",
-)
 LARGER_STEPS = 1e-2  # the learning rate; that of the lesson is 2e-3
+VARIANTS = {  # name: (options of the model, other options of the training)
+    "whole": ({}, {}),
+    "no MLP": ({"mlp_dim": 0}, {}),
+    "no norms, large embeddings": ({"norm": None, "embedding_std": None}, {}),
+    "no norms": ({"norm": None}, {}),
+    "no attention": ({}, {}),
+    "whole, larger steps": ({}, {"learning_rate": LARGER_STEPS}),
+    "no norms, larger steps": ({"norm": None}, {"learning_rate": LARGER_STEPS}),
+    "whole, no warm-up": ({}, {"warmup": 1}),
+    "one block": ({"num_layers": 1}, {}),
+}
 STORIES, TEMPERATURE, LONGEST = 100, 0.7, 110
 WRITES_AFTER = (100, 300, 900)  # steps, the whole model
 NAMES = FIRST + SECOND
@@ -61,13 +62,7 @@ MARGIN = {"loss": 0.05, "errors": 15}
 
 def without(variant: str) -> CausalLM:
     """Return an untrained model without one part; "whole" has them all."""
-    options = {
-        "no MLP": {"mlp_dim": 0},
-        "no norms": {"norm": None},
-        "no norms, large embeddings": {"norm": None, "embedding_std": None},
-        "one block": {"num_layers": 1},
-    }.get(variant, {})
-    model = make_model(**options)
+    model = make_model(**VARIANTS[variant][0])
     for block in model.blocks:
         if variant == "no attention":
             block.attention = Silent()
@@ -86,11 +81,6 @@ def errors(model: CausalLM, seed: int) -> dict[str, int]:
     ids = model.generate(start, LONGEST, **how)
     found = Counter(first_error(decode(row).split("\n")[0]) or "none" for row in ids)
     return {kind: found[kind] for kind in ("none", "start", *KINDS, "night", "other")}
-
-
-def right_stories(model: CausalLM, seed: int) -> int:
-    """Return how many of 100 stories that a model writes are without any error."""
-    return errors(model, seed)["none"]
 
 
 @torch.no_grad()
@@ -112,27 +102,22 @@ def lens(model: CausalLM) -> dict[str, list[float]]:
 
 def run(variant: str, seed: int) -> dict:
     """Train one model; return what is stored of it."""
-    kind = variant.removesuffix(", larger steps").removesuffix(", no warm-up")
-    options: dict = {}
-    if variant.endswith("larger steps"):
-        options["learning_rate"] = LARGER_STEPS
-    if variant.endswith("no warm-up"):
-        options["warmup"] = 1
     on_the_way, steps = {}, iter(range(0, TRAINING["steps"] + 1, 100))
 
     def look(model) -> None:
         if (step := next(steps)) in WRITES_AFTER:
             on_the_way[str(step)] = errors(model, seed)
 
+    options = VARIANTS[variant][1]
     if variant == "whole":
-        options |= {"evaluate": look, "every": 100}
-    model = trained(seed, lambda: without(kind), **options)
+        options = {"evaluate": look, "every": 100}
+    model = trained(seed, partial(without, variant), **options)
     found = {"variant": variant, "seed": seed, "loss": held_out_loss(model)}
-    found |= {"right": right_stories(model, seed)}
+    found["right"] = errors(model, seed)["none"]
     if variant in ("whole", "one block"):
         found |= lens(model)
     if variant == "whole":
-        found |= {"errors": on_the_way}
+        found["errors"] = on_the_way
     return rounded(found)
 
 

@@ -85,8 +85,7 @@ class Kind:
     heads: int
     seeds: Sequence[int]
 
-    def make(self, seed: int) -> Subtracter:
-        torch.manual_seed(seed)
+    def make(self) -> Subtracter:
         return Subtracter(self.layer(EMBED_DIM, self.heads))
 
 
@@ -111,16 +110,6 @@ def draw_batch(generator: torch.Generator, size: int = BATCH) -> tuple[Tensor, T
     temperature = torch.randn(size, HOURS, 8, generator=generator)
     x = torch.cat([temperature, hours().expand(size, -1, -1)], dim=-1)
     return x, temperature[:, 1:-1] - temperature[:, :-2]
-
-
-def trained(kind: Kind, seeds) -> tuple[list[Subtracter], Tensor]:
-    """Train a model for each seed; return them, and their losses (steps, seeds)."""
-    models = [kind.make(seed) for seed in seeds]
-    generators = [torch.Generator().manual_seed(1000 + seed) for seed in seeds]
-    how = {"steps": SETTINGS["steps"], "learning_rate": SETTINGS["learning_rate"]}
-    return models, train_together(
-        models, lambda: [draw_batch(g) for g in generators], **how
-    )
 
 
 @torch.no_grad()
@@ -148,8 +137,9 @@ def runs_of_kind(name: str, seeds) -> list[dict]:
     error: the mean loss of the last steps; curve: means of 20 steps, every 5 steps,
     but of no further seeds.
     """
-    models, losses = trained(KINDS[name], seeds)
-    runs = []
+    draws, runs = dict.fromkeys(seeds, draw_batch), []
+    how = SETTINGS["steps"], SETTINGS["learning_rate"]
+    models, losses = train_together(KINDS[name].make, draws, *how)
     for seed, model, curve in zip(seeds, models, losses.T):
         run = {"error": curve[-SETTINGS["last"] :].mean()}
         if "further" not in name:

@@ -30,7 +30,7 @@ def seeing_heads(seed: int) -> CausalLM:
     """Return a model of lesson 07."""
     torch.manual_seed(seed)
     model = adversary.make_model()
-    how = {"seed": seed, "progress": False, **adversary.TRAINING}
+    how = adversary.TRAINING | {"seed": seed, "progress": False}
     train(model, adversary.make_batch, **how)
     return model
 
@@ -113,9 +113,7 @@ def study() -> dict:
             run = measured(name, seed, load_file(path))
             runs.append(run | {"sha256": digest})
             print(run, flush=True)
-    return {
-        "runs": runs,
-    }
+    return {"runs": runs}
 
 
 def again(stored: dict) -> list[dict]:

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from assets.studies import rounded
+from assets.studies._untrained import sharp_copies
 from utils import pretrained
-from utils.baselines import entropy_matched_copy, sign_flip, untrained_copy
-from utils.heads import normalised_entropy, record_attention
+from utils.baselines import sign_flip
 from utils.masks import padding_mask
-from utils.models import Encoder
 from utils.syntax import (
     DIRECTIONS,
     Arcs,
@@ -101,32 +100,19 @@ def sample(tokenizer, sentences) -> tuple[Tensor, Tensor]:
     return ids, padding_mask([len(ids) for ids in split], width)
 
 
-def twins(encoder: Encoder, inputs: tuple[Tensor, Tensor], seeds: Sequence[int]):
-    """Yield encoders of the same shape that have learned nothing.
-
-    Their weights are drawn as BERT's, and the queries of each head are scaled until it
-    is as sharp as the trained head in its place.
-    """
-    mask = inputs[1]
-    sharp = [
-        normalised_entropy(w, mask=mask).nanmean(0)
-        for w in record_attention(encoder, *inputs)
-    ]
-    for seed in seeds:
-        untrained = untrained_copy(encoder, seed)
-        yield entropy_matched_copy(untrained, inputs, sharp, mask=mask)
+def of_both(readings: Sequence[Reading], arcs: Sequence[Arcs], relation: str) -> tuple:
+    """Return the accuracies of all heads for a relation, on both sets."""
+    both = zip(readings, arcs)
+    return tuple(accuracies(reading, each.of(relation)) for reading, each in both)
 
 
-def table(first: Reading, other: Reading) -> dict[tuple, tuple[Tensor, Tensor]]:
+def table(*readings: Reading) -> dict[tuple, tuple[Tensor, Tensor]]:
     """Return the accuracies of all heads by relation and direction, on both sets."""
     found = {}
     for direction in DIRECTIONS:
-        arcs = [arcs_of(reading, direction) for reading in (first, other)]
+        arcs = [arcs_of(reading, direction) for reading in readings]
         for relation in RELATIONS:
-            found[relation, direction] = tuple(
-                accuracies(reading, each.of(relation))
-                for reading, each in zip((first, other), arcs)
-            )
+            found[relation, direction] = of_both(readings, arcs, relation)
     return found
 
 
@@ -135,20 +121,17 @@ def best_on_other(chosen: Tensor, reported: Tensor) -> float:
     return reported[chosen.argmax()].item()
 
 
-def by_permutation(first: Reading, other: Reading, draws: int) -> dict[tuple, list]:
+def by_permutation(*readings: Reading, draws: int) -> dict[tuple, list]:
     """Return what the same choice finds when partners are dealt out again, per draw."""
     found = {(r, d): [] for r in RELATIONS for d in DIRECTIONS}
     generator = torch.Generator().manual_seed(0)
     for direction in DIRECTIONS:
-        arcs = [arcs_of(reading, direction) for reading in (first, other)]
+        arcs = [arcs_of(reading, direction) for reading in readings]
         for _ in range(draws):
             dealt = [permuted(each, generator) for each in arcs]
             for relation in RELATIONS:
-                chosen, reported = (
-                    accuracies(reading, each.of(relation))
-                    for reading, each in zip((first, other), dealt)
-                )
-                found[relation, direction].append(best_on_other(chosen, reported))
+                best = best_on_other(*of_both(readings, dealt, relation))
+                found[relation, direction].append(best)
     return found
 
 
@@ -266,15 +249,28 @@ def opened(dev: Path, test: Path) -> tuple:
     return minilm.tokenizer, encoder, parts, readings, data
 
 
+def without_nulls(readings: Sequence[Reading], data: dict) -> tuple[dict, list]:
+    """Return what is stored of the data, and the findings."""
+    found = findings(*readings)
+    whole = {
+        "data": data,
+        "dev": described(readings[0]),
+        "test": described(readings[1]),
+        "objects": objects_read(found, *readings),
+    }
+    return whole, found
+
+
 def study(dev: Path, test: Path) -> dict:
     """Run everything; return what is stored."""
     tokenizer, encoder, parts, readings, data = opened(dev, test)
-    own, dealt = table(*readings), by_permutation(*readings, SETTINGS["permutations"])
-    nulls = []
-    for twin in twins(encoder, sample(tokenizer, parts[0]), SETTINGS["twin_seeds"]):
+    own = table(*readings)
+    dealt = by_permutation(*readings, draws=SETTINGS["permutations"])
+    inputs, nulls = sample(tokenizer, parts[0]), []
+    for twin in sharp_copies(encoder, inputs, SETTINGS["twin_seeds"], mask=inputs[1]):
         print("twin", len(nulls), flush=True)
         nulls.append(table(*(read(twin, tokenizer, part) for part in parts)))
-    rows, found = [], findings(*readings)
+    (whole, found), rows = without_nulls(readings, data), []
     for finding in found:
         key = finding.relation, finding.direction
         row = row_of(finding, readings[1])
@@ -282,18 +278,9 @@ def study(dev: Path, test: Path) -> dict:
         row["permuted_most"] = max(dealt[key])
         row["all_heads"] = own[key][1].tolist()
         rows.append(rounded(row))
-    return {
-        "model": {
-            "name": pretrained.MODEL,
-            "revision": pretrained.REVISION,
-            "sha256": pretrained.MINILM_SHA256,
-        },
-        "data": data,
-        "dev": described(readings[0]),
-        "test": described(readings[1]),
-        "objects": objects_read(found, *readings),
-        "rows": rows,
-    }
+    model = {"name": pretrained.MODEL, "revision": pretrained.REVISION}
+    model["sha256"] = pretrained.MINILM_SHA256
+    return {"model": model, **whole, "rows": rows}
 
 
 def comparable(stored: dict) -> list[dict]:
@@ -306,12 +293,6 @@ def comparable(stored: dict) -> list[dict]:
 def again(stored: dict, dev: Path, test: Path) -> list[dict]:
     """Repeat all but the nulls of 72 other heads."""
     *_, readings, data = opened(dev, test)
-    found = findings(*readings)
-    whole = {
-        "data": data,
-        "dev": described(readings[0]),
-        "test": described(readings[1]),
-        "objects": objects_read(found, *readings),
-    }
+    whole, found = without_nulls(readings, data)
     rows = [rounded(row_of(each, readings[1])) for each in found]
     return comparable(whole | {"rows": rows})

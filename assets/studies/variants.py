@@ -209,5 +209,5 @@ def comparable(stored: dict) -> list[dict]:
 
 def again(stored: dict) -> list[dict]:
     corpus = python_docs()
-    bigram = baselines(corpus)["bigram"]
-    return [from_bigram(run("short", 0, corpus), bigram)]
+    runs = [run("short", 0, corpus)]
+    return comparable({"baselines": baselines(corpus), "runs": runs})

@@ -11,16 +11,16 @@ the course's 203 sentences: the share of their five nearest that stay.
 import torch
 
 from assets.studies import FOLDER, rounded, stored_of
-from utils.attention import split_heads
+from assets.studies._heads import named
 from utils.baselines import holm
 from utils.heads import on_keys, record_attention
 from utils.pretrained import MINILM_SHA256, REVISION, load_minilm
-from utils.recording import ablate, by_layer
+from utils.recording import ablate, by_layer, recorded
 from utils.syntax import read_conllu
 
 SENTENCES = FOLDER.parent / "annotated_sentences.conllu"
 NEAREST, DRAWS, BATCH = 5, 24, 34
-NAMES = [f"{layer}.{head}" for layer in range(6) for head in range(12)]
+NAMES = named(range(6), 12)
 KEY = ("gone",)
 MARGIN = {"kept": 0.01}  # neighbours that are nearly equally near
 
@@ -62,12 +62,11 @@ class Sentences:
         total, count = torch.zeros(6, 12), 0
         for ids, mask in self.batches:
             real = mask[:, 0, 0]
-            weights = record_attention(self.encoder, ids, mask)
-            states = self.encoder.hidden_states(ids, mask)
-            for layer, block in enumerate(self.encoder.blocks):
-                attention = block.attention
-                values = split_heads(attention.value_proj(states[layer]), 12)
-                outputs = (weights[layer] @ values).transpose(1, 2)[real]
+            with recorded(self.encoder, "blocks.*.attention.heads") as seen:
+                self.encoder(ids, mask)
+            for layer, outputs in enumerate(seen.values()):  # (batch, 12, length, 32)
+                attention = self.encoder.blocks[layer].attention
+                outputs = outputs.transpose(1, 2)[real]
                 parts = attention.out_proj.weight.view(384, 12, 32)
                 added = torch.einsum("qhd,ehd->qhe", outputs, parts)
                 total[layer] += added.norm(dim=-1).sum(dim=0)
@@ -96,8 +95,10 @@ def best_of_relations() -> list[str]:
 def busiest(best: list[str], written: torch.Tensor) -> dict[str, list[str]]:
     """Return as many other heads, chosen because they write most."""
     order = [NAMES[i] for i in written.argsort(descending=True) if NAMES[i] not in best]
-    sizes = {str(layer): len(heads) for layer, heads in by_layer(best).items()}
-    same = [[n for n in order if n[0] == layer][:k] for layer, k in sizes.items()]
+    same = [
+        [name for name in order if name.startswith(f"{layer}.")][: len(heads)]
+        for layer, heads in by_layer(best).items()
+    ]
     earlier = [name for name in order if not name.startswith("5.")]
     return {
         "write most, same layers": sorted(sum(same, [])),
@@ -116,9 +117,8 @@ def draws(best: list[str], resting: list[str]) -> dict[str, list[list[str]]]:
         return [names[i] for i in sorted(order.tolist())]
 
     def of_layers() -> list[str]:
-        sizes = {layer: len(heads) for layer, heads in by_layer(best).items()}
-        layers = {n: NAMES[12 * n : 12 * n + 12] for n in sizes}
-        return sum((some(layers[n], size) for n, size in sizes.items()), [])
+        found = by_layer(best).items()
+        return sum((some(named([n], 12), len(heads)) for n, heads in found), [])
 
     return {
         "same layers": [of_layers() for _ in range(DRAWS)],

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from assets import studies
-from assets.studies import FOLDER, STUDIES, as_json, misfits, stored_of
+from assets.studies import FOLDER, STUDIES, as_json, comparable, misfits, stored_of
 from assets.studies import __main__ as front_door
+from assets.studies._heads import named
 from utils.pretrained import load_smollm2
 from utils.tests.helpers import need_smollm2
 
@@ -29,10 +30,6 @@ def study_of(name):
 
 
 # --- all studies: complete ---
-
-
-def named(layers, heads):
-    return [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
 
 
 def all_tests(study):
@@ -71,14 +68,14 @@ RUNS = {
         (kind.task, kind.head_dim, kind.steps, *change, seed)
         for kind in s.KINDS for change in kind.changes for seed in s.SEEDS]),
     "roles": (342, "model, head", lambda s: [
-        *product(["encoder"], named(6, 12)),
-        *product(["language model"], named(30, 9))]),
+        *product(["encoder"], named(range(6), 12)),
+        *product(["language model"], named(range(30)))]),
     "rollout": (17, "encoder, seed", lambda s: [
         ("trained", None), *product(s.KINDS, s.SEEDS)]),
     "sliding_window": (14, "what, texts, keys", lambda s: [
         *product(["mask"], s.LENGTH, s.MASKS),
         *product(["rolling cache"], s.LENGTH, s.CACHES)]),
-    "smollm2": (270, "head", lambda s: product(named(30, 9))),
+    "smollm2": (270, "head", lambda s: product(named(range(30)))),
     "smollm2_controls": (1, "control", None),
     "specialisation": (64, "kind, seed", lambda s: product(s.KINDS, range(16))),
     "seen_heads": (16, "seed", lambda s: [(seed,) for seed in range(16)]),
@@ -92,7 +89,7 @@ RUNS = {
     "treebank": (30, "relation, direction",
                  lambda s: product(s.RELATIONS, s.DIRECTIONS)),
     "variants": (32, "variant, seed", lambda s: product(s.VARIANTS, range(8))),
-    "without_heads": (72, "gone", lambda s: [[[name]] for name in named(6, 12)]),
+    "without_heads": (72, "gone", lambda s: [[[name]] for name in named(range(6), 12)]),
 }  # fmt: skip
 WITH_SMOLLM2 = {"decoder_roles", "ordinary_text", "ov_copying", "roles"}
 WITH_SMOLLM2 |= {"sliding_window", "smollm2", "smollm2_controls"}
@@ -168,11 +165,6 @@ def test_the_command_itself():
     root = FOLDER.parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0 and "as stored" in done.stdout, done.stderr
-
-
-def comparable(study, stored):
-    """Return the stored runs as `again` would return them."""
-    return getattr(study, "comparable", lambda stored: stored["runs"])(stored)
 
 
 def moved(value):

@@ -10,13 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from assets.studies import (
-    runs_of,
-    stored_of,
-    story_models,
-    thermometers,
-    trained,
-)
+from assets.studies import runs_of, stored_of, story_models, thermometers, trained
 from utils import pretrained
 from utils.attention import MultiHeadAttention
 from utils.masks import causal_mask
@@ -51,10 +45,8 @@ def test_each_model_has_its_own_small_file_and_no_file_has_no_run():
 def test_the_story_model_is_the_stored_one_and_as_good(monkeypatch, tmp_path):
     stored = stored_of("story_models")
     assert stored["sha256"] == pretrained.STORIES_SHA256
-    model, (run,) = (
-        pretrained.load_story_model(),
-        runs_of(stored, seed=stored["stored"]),
-    )
+    (run,) = runs_of(stored, seed=stored["stored"])
+    model = pretrained.load_story_model()
     assert not model.training
     assert abs(story_models.held_out_loss(model) - run["loss"]) < 0.002
     (tmp_path / "other").write_bytes(b"other weights")
