@@ -64,6 +64,7 @@ class Exercise:
     gradients: False, True, or "without nan": none may arise on the way either.
     through: through(answer, *arguments) uses an answer that is not simply called, such
         as a class of modules; or None.
+    done: what the reference and known mistakes did on trial i, if tried yet.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Exercise:
     gradients: bool | str
     through: Callable | None
     known: list[Mistake]
+    done: dict[tuple[Callable, int], dict] = field(default_factory=dict)
 
     @cached_property
     def space(self) -> dict:
@@ -106,11 +108,6 @@ class Exercise:
             codes = slipped(self.solution, slip.form)
             found += [replace(slip, form=code) for code in codes if code not in right]
         return [replace(each, space=space) for each in found]
-
-    @cached_property
-    def done(self) -> dict[tuple[Callable, int], dict]:
-        """Return what the reference and known mistakes did on trial i, if tried yet."""
-        return {}
 
     def trials(self) -> list[dict]:
         """Return the arguments of each trial, in single and in double precision."""

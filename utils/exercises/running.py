@@ -6,7 +6,6 @@ brackets says where something happened; it is not compared.
 """
 
 import copy
-import linecache
 import os
 import random
 import re
@@ -45,11 +44,12 @@ def run(function: Callable, trial: dict, gradients: bool | str, seed: int) -> di
     seed: of the random numbers that the function may draw.
     """
     inputs = {
-        name: copied(x).requires_grad_()
+        name: x.clone().requires_grad_()
         for name, x in trial.items()
         if gradients and isinstance(x, Tensor) and x.is_floating_point()
     }
-    given = {name: copied(inputs.get(name, x)) for name, x in trial.items()}
+    memo = {}  # what two arguments share, their copies share
+    given = {name: copied(inputs.get(name, x), memo) for name, x in trial.items()}
     what, done = "raises", {}
     try:
         begin(seed)
@@ -89,24 +89,21 @@ def _own_line(error: BaseException) -> str:
 
     A notebook's cells are files: the answer's is the first that is the learner's.
     """
-    found = []  # (file, line)
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        text = linecache.getline(file, number, frame.f_globals).strip()
-        if text and not file.startswith(NOT_THE_LEARNERS):
-            found.append((file, f"line {number}: {text}"))
-    return "".join([line for file, line in found if file == found[0][0]][-1:])
+    lines = traceback.extract_tb(error.__traceback__)
+    found = [x for x in lines if x.line and not x.filename.startswith(NOT_THE_LEARNERS)]
+    own = [x for x in found if x.filename == found[0].filename]
+    return f"line {own[-1].lineno}: {own[-1].line}" if own else ""
 
 
-def copied(x):
+def copied(x, memo: dict):
     """Return a copy that can be edited without harm; gradients pass through a tensor's.
 
     A transposed tensor stays one in memory. What a module remembers begins anew, and
-    its name is hidden.
+    its name is hidden. memo: of copy.deepcopy.
     """
     if isinstance(x, Tensor):
         return x.clone()
-    new = copy.deepcopy(x)
+    new = copy.deepcopy(x, memo)
     return (lambda *args, **named: new(*args, **named)) if callable(x) else new
 
 

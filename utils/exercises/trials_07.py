@@ -1,5 +1,7 @@
 """Trials of lesson 07: what its exercises are tried with."""
 
+from copy import deepcopy
+
 import torch
 from torch import nn
 
@@ -91,11 +93,9 @@ def honest(dtype):
 class Layer:
     """What an ablation needs of an attention layer; it has a hook of somebody else."""
 
-    latest = None  # the copy that the latest copied `Run` runs
-
     def __init__(self, heads: int, head_dim: int, seed: int, dtype):
         self.num_heads, self.head_dim = heads, head_dim
-        self.embed_dim, self.seed, self.dtype = heads * head_dim, seed, dtype
+        self.embed_dim = heads * head_dim
         self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, dtype=dtype)
         weight = randn(self.embed_dim, self.embed_dim, seed=seed, dtype=dtype)
         self.out_proj.weight = nn.Parameter(weight, requires_grad=False)
@@ -104,15 +104,6 @@ class Layer:
 
     def register_forward_pre_hook(self, *_, **__):
         raise TypeError("the hook must be on layer.out_proj, not on the layer")
-
-    def again(self):
-        return Layer(self.num_heads, self.head_dim, self.seed, self.dtype)
-
-    def hooks(self) -> int:
-        return len(self.out_proj._forward_pre_hooks) + len(self.out_proj._forward_hooks)
-
-    def __deepcopy__(self, memo):
-        return self.latest
 
     def __eq__(self, other):
         return not unlike(self.out_proj, other.out_proj)
@@ -124,12 +115,11 @@ class Layer:
 class Stopped(RuntimeError):
     """It says what is left of out_proj when it is read, after the answer is done."""
 
-    def __init__(self, layer: Layer):
-        self.layer = layer
-
     def __str__(self):
-        hooks, same = self.layer.hooks(), self.layer == self.layer.again()
-        kept = "as before" if same else "changed"
+        layer, as_it_was = self.args
+        one = layer.out_proj
+        hooks = len(one._forward_pre_hooks) + len(one._forward_hooks)
+        kept = "as before" if layer == as_it_was else "changed"
         left = f"hooks on out_proj: {hooks}; before your function: 1"
         return f"{left}; out_proj is {kept}; the model stopped"
 
@@ -140,24 +130,18 @@ class Run:
     calls = 0
 
     def __init__(self, layer: Layer, x, stops: bool):
-        self.layer, self.x, self.stops = layer, x, stops
+        self.layer, self.as_it_was, self.x = layer, deepcopy(layer), x
+        self.stops = stops
         self.__name__ = "a model that stops with an error" if stops else "a model"
-
-    def __deepcopy__(self, memo):
-        self.layer.latest = self.layer.again()
-        return Run(self.layer.latest, self.x.clone(), self.stops)
 
     def __call__(self):
         self.calls += 1
         found = [self.layer.out_proj(self.x)]
         if self.stops:
-            raise Stopped(self.layer)
+            raise Stopped(self.layer, self.as_it_was)
         found.append(self.layer.out_proj(self.x))
-        outputs = {
-            "outputs of out_proj": torch.cat(found),
-            "inputs of out_proj": self.x,
-        }
-        return outputs | {"calls of run()": self.calls}
+        found = {"outputs of out_proj": torch.cat(found), "inputs of out_proj": self.x}
+        return found | {"calls of run()": self.calls}
 
 
 @trials("7.3", gradients=False)

@@ -30,9 +30,8 @@ class Model:
             raise ValueError("run takes ids of shape (1, length).")
         length = ids.shape[1]
         x = self.table[ids].unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        mix = self.mix[:, :length, :length].masked_fill(
-            ~causal_mask(length), -torch.inf
-        )
+        hidden = ~causal_mask(length)
+        mix = self.mix[:, :length, :length].masked_fill(hidden, -torch.inf)
         outputs = mix.softmax(-1) @ x  # (1, heads, length, head_dim)
         if change is not None:
             new, shape = change(outputs.clone()), outputs.shape
@@ -195,17 +194,17 @@ def mixture(part, rest):
 
 
 def near(ids):
-    """Return weights on the matches that are at most 15 back, zeros if there are none.
-
-    `on` gives even weights to such a query.
-    """
-    found = matches(ids) & ~causal_mask(len(ids)).tril(-16)
-    return on(found) * found.any(-1, keepdim=True)
+    """Return (queries, keys): the matches that are at most 15 back."""
+    return matches(ids) & ~causal_mask(len(ids)).tril(-16)
 
 
-def near_or(others):
-    """Return a head on the near matches; it does as others do where there are none."""
-    return lambda ids: near(ids).where(near(ids).sum(-1, keepdim=True) > 0, others(ids))
+def where_near(head, others):
+    """Return a head for the queries with a near match; the rest do as others do."""
+    return lambda ids: head(ids).where(near(ids).any(-1, keepdim=True), others(ids))
+
+
+def on_near(ids):
+    return on(near(ids))
 
 
 def distances(ids):
@@ -261,11 +260,9 @@ HEADS = {
     "a head that looks 19 and 39 back": back(19, 39),
     "a head that looks back by a number that fits your texts": FixedNumberBack(),
     "a head that knows the first of your periods alone": OnePeriod(),
-    "a head that looks at most 15 back": near_or(evenly),
-    "a head with 0.45 on far copies": near_or(mixture(0.45, first_token)),
-    "a head that finds far copies only": lambda ids: evenly(ids).where(
-        near(ids).sum(-1, keepdim=True) > 0, copies(ids)
-    ),
+    "a head that looks at most 15 back": where_near(on_near, evenly),
+    "a head with 0.45 on far copies": where_near(on_near, mixture(0.45, first_token)),
+    "a head that finds far copies only": where_near(evenly, copies),
     "a head that looks for its token + 1": lambda ids: on(ids[:, None] + 1 == ids),
     "a previous-token head": back(1),
     "a duplicate-token head": lambda ids: on(same(ids)),

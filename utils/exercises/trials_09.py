@@ -24,8 +24,7 @@ def maps(dtype):
     for seed, (heads, word_of, words) in enumerate(WORDS):
         scores = randn(heads, len(word_of), len(word_of), seed=seed, dtype=dtype)
         attention = (2 * scores).softmax(dim=-1)
-        if seed == 1:  # not contiguous
-            attention = strided(attention)
+        attention = strided(attention) if seed == 1 else attention
         yield {"attention": attention, "word_of": torch.tensor(word_of), "words": words}
 
 
@@ -103,8 +102,7 @@ def draws():
     for seed, (sentences, arcs, count) in enumerate(shapes):
         generator = torch.Generator().manual_seed(seed)
         sentence = torch.randint(sentences, (arcs,), generator=generator)
-        if seed != 2:
-            sentence = sentence.sort().values
+        sentence = sentence if seed == 2 else sentence.sort().values
         easy = torch.rand(sentences, generator=generator)[sentence]
         right = torch.rand(arcs, generator=generator) < easy
         drawn = torch.randint(sentences, (count, sentences), generator=generator)
@@ -154,9 +152,8 @@ def vectors():
 
 @trials("9.3", gradients=False)
 def sentences(dtype):
-    for seed, (lengths, features) in enumerate(
-        [((3, 5, 4), 4), ((4, 4), 3), ((7,), 5), ((9, 1, 6, 2), 6), ((3, 8), 2)]
-    ):
+    sizes = [((3, 5, 4), 4), ((4, 4), 3), ((7,), 5), ((9, 1, 6, 2), 6), ((3, 8), 2)]
+    for seed, (lengths, features) in enumerate(sizes):
         longest = max(lengths) + seed % 2  # in some, all sentences have padding
         hidden = randn(len(lengths), longest, features, seed=90 + seed, dtype=dtype)
         mask = torch.arange(longest) < torch.tensor(lengths)[:, None]

@@ -13,27 +13,29 @@ from .catalogue import trials
 from .draws import randn
 
 LOW = -math.inf
-TRIANGLE = torch.ones(64, 64, dtype=torch.bool).tril()
+SIZES = [(1.0, 1.0, 0.0), (0.002, 1.0, 0.0), (1.0, 2.0, 0.5), (3.0, 0.5, 1.0)]
 
 
 class Layer:
-    """A function layer(x, mask=None): four heads of six features; True shows a key.
+    """A function layer(x, mask=None) of some heads; True shows a key.
 
     What a kind of layer does otherwise overrides a method. size: of the outputs;
     sharp: of the queries. It computes in double precision, unless as_given.
     """
 
-    kind, as_given = "a right layer", False
+    kind, as_given, heads, features = "a right layer", False, 4, 24
 
     def __init__(self, seed=0, size=1.0, sharp=1.0, bias=0.0):
-        w = randn(4, 24, 24, seed=seed) / 24**0.5
+        n = self.features
+        w = randn(4, n, n, seed=seed) / n**0.5
         self.w_q, self.w_k, self.w_v, self.w_o = w[0] * sharp, w[1], w[2], w[3] * size
-        self.biases = bias * randn(3, 24, seed=seed + 1)
+        self.biases = bias * randn(3, n, seed=seed + 1)
         self.__name__ = self.kind
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if x.dim() != 3 or x.shape[-1] != 24:
-            raise ValueError(f"x has shape {tuple(x.shape)}; give (batch, length, 24).")
+        if x.dim() != 3 or x.shape[-1] != self.features:
+            asked = f"give (batch, length, {self.features})"
+            raise ValueError(f"x has shape {tuple(x.shape)}; {asked}.")
         x = x if x.is_floating_point() else x.float()
         return self.layer(x if self.as_given else x.double(), mask).to(x.dtype)
 
@@ -45,12 +47,12 @@ class Layer:
         biases = self.biases.to(x.dtype)
         q, k, v = (self.split(x @ w + b) for w, b in zip(ws, biases))
         q, k = self.turn(q), self.turn(k)
-        scores = self.biased(q @ k.mT / 6**0.5)
+        scores = self.biased(q @ k.mT / q.shape[-1] ** 0.5)
         weights = self.softmax(scores if mask is None else self.hide(scores, mask))
         return self.merge(self.after(weights, mask) @ v) @ self.w_o.to(x.dtype)
 
     def split(self, x):
-        return x.unflatten(-1, (4, 6)).transpose(1, 2)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def merge(self, heads):
         return heads.transpose(1, 2).flatten(2)
@@ -71,9 +73,9 @@ class Layer:
         return weights
 
 
-def made(kind: str, **methods) -> type:
+def made(kind: str, of: type = Layer, **methods) -> type:
     """Return a class of layers with other methods."""
-    return type("Made", (Layer,), {"kind": kind} | methods)
+    return type("Made", (of,), {"kind": kind} | methods)
 
 
 # --- what is wrong ----------------------------------------------------------------
@@ -123,9 +125,8 @@ def six_layers():
         some = some if number < 17 else []  # the last six are all right
         kinds = [*some, LARGE, *[Layer] * 5][:6]
         rng.shuffle(kinds)
-        sizes = [(1.0, 1.0, 0.0), (0.002, 1.0, 0.0), (1.0, 2.0, 0.5), (3.0, 0.5, 1.0)]
         layers = {
-            name: kind(100 * number + 10 * i, *rng.choice(sizes))
+            name: kind(100 * number + 10 * i, *rng.choice(SIZES))
             for i, (name, kind) in enumerate(zip(NAMES, kinds))
         }
         yield {"layers": layers}
@@ -150,8 +151,7 @@ def sloped(self, scores):
 
 
 def causal(self, scores):
-    n = scores.shape[-1]
-    return scores.masked_fill(~TRIANGLE[:n, :n], LOW)
+    return scores.masked_fill(distances(scores) > 0, LOW)
 
 
 def near(self, scores):
@@ -159,9 +159,7 @@ def near(self, scores):
 
 
 def prefix(self, scores):
-    n = scores.shape[-1]
-    shown = TRIANGLE[:n, :n] | (torch.arange(n) < 3)
-    return scores.masked_fill(~shown, LOW)
+    return causal(self, scores).where(torch.arange(scores.shape[-1]) > 2, scores)
 
 
 class Grouped(Layer):
@@ -178,14 +176,6 @@ class Grouped(Layer):
         self.biases[1:] = biases[1:, [0, 0, 2, 2]].flatten(-2)
 
 
-def normed(self, x):
-    return F.layer_norm(x, x.shape[-1:])
-
-
-def in_evaluation(self, weights, mask):
-    return F.dropout(weights, 0.5, training=False)
-
-
 def rounded(self, x, mask):
     return Layer.layer(self, x, mask).round(decimals=6)
 
@@ -198,8 +188,10 @@ UNUSUAL = [
     made("ALiBi", biased=sloped),
     made("a prefix that all see, then causal", biased=prefix),
     Grouped,
-    made("normed queries and keys", turn=normed),
-    made("dropout, in evaluation mode", after=in_evaluation),
+    made("normed queries and keys", turn=lambda self, x: F.layer_norm(x, (6,))),
+    made(
+        "dropout, in evaluation mode", after=lambda self, w, m: F.dropout(w, 0.5, False)
+    ),
 ]
 SUMS = [
     made("softmax over the heads", softmax=lambda self, s: s.softmax(dim=1)),
@@ -209,67 +201,59 @@ SUMS = [
         biased=causal,
         softmax=lambda self, s: s.softmax(dim=-2),
     ),
-    made(
-        "causal mask after the softmax",
-        after=lambda self, w, m: w * TRIANGLE[: w.shape[-1], : w.shape[-1]],
-    ),
+    made("causal mask after the softmax", after=lambda self, w, m: w.tril()),
     made(  # the first four outputs are right
         "causal, a window of four after the softmax",
         biased=causal,
-        after=lambda self, w, m: w.masked_fill(distances(w) < -3, 0.0),
+        after=lambda self, w, m: w.triu(-3),
     ),
 ]
 
 
 @trials("12.2", gradients=False)
 def weighted_means():
-    options = [(1.0, 1.0, 0.0), (0.002, 1.0, 0.0), (1.0, 2.0, 0.5)]
     for number, kind in enumerate([Layer, EXACT, *UNUSUAL, *RESHAPES, *SUMS]):
-        for seed, each in enumerate(options):
+        for seed, each in enumerate(SIZES[:3]):
             yield {"layer": kind(10 * number + seed, *each)}
 
 
 # --- what True means --------------------------------------------------------------
 
 
-class Padded:
+class Padded(Layer):
     """A function layer(x, mask): one head; mask (batch, length), True or False."""
 
-    def __init__(self, kind: str, seed: int, size=1.0):
-        self.kind = kind
-        w = randn(3, 8, 8, seed=seed) / 8**0.5
-        self.w_q, self.w_k, self.w_v = w[0], w[1], w[2] * size
-        self.__name__ = "a layer"
+    heads, features = 1, 8
 
-    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if x.dim() != 3 or x.shape[-1] != 8:
-            raise ValueError(f"x has shape {tuple(x.shape)}; give (batch, length, 8).")
+    def __init__(self, *options):
+        super().__init__(*options)
+        self.__name__ = "a layer"  # it does not tell its kind
+
+    def layer(self, x, mask):
         if mask is not None and (mask.dtype, mask.shape) != (torch.bool, x.shape[:2]):
             given = f"{mask.dtype} {tuple(mask.shape)}"
             raise ValueError(f"mask is {given}; give True and False {(*x.shape[:2],)}.")
-        given, x = x.dtype, x.double()
-        scores = (x @ self.w_q) @ (x @ self.w_k).mT / 8**0.5
-        if mask is not None:
-            scores = self.masked(scores, mask[:, None])
-        weights = scores.softmax(dim=-1)
-        if mask is not None and self.kind == "True hides the query":
-            weights = weights.masked_fill(mask[..., None], 0.0)
-        return (weights @ (x @ self.w_v)).to(given)
+        return super().layer(x, mask if mask is None else mask[:, None, None])
 
-    def masked(self, scores, mask):
-        if self.kind == "True shows":
-            return scores.masked_fill(~mask, -1e9)
-        if self.kind == "True hides":
-            return scores.masked_fill(mask, -1e9)
-        return scores + mask if self.kind == "True is added" else scores
+    def hide(self, scores, mask):
+        return scores
 
 
-MEANINGS = "True shows, True hides, True is added, True hides the query, ignored"
+def silent(self, weights, mask):
+    return weights if mask is None else weights.masked_fill(mask.mT, 0.0)
+
+
+MEANINGS = [
+    made("True shows", Padded, hide=lambda self, s, m: s.masked_fill(~m, -1e9)),
+    made("True hides", Padded, hide=lambda self, s, m: s.masked_fill(m, -1e9)),
+    made("True is added", Padded, hide=lambda self, s, m: s + m),
+    made("True hides the query", Padded, after=silent),
+    made("ignored", Padded),
+]
 
 
 @trials("12.3", gradients=False)
 def conventions():
-    for seed in range(3):
-        for number, kind in enumerate(MEANINGS.split(", ")):
-            size = (1.0, 0.02, 5.0)[seed]
-            yield {"layer": Padded(kind, 20 * seed + number, size)}
+    for seed, size in enumerate((1.0, 0.02, 5.0)):
+        for number, kind in enumerate(MEANINGS):
+            yield {"layer": kind(20 * seed + number, size)}
