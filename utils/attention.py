@@ -39,7 +39,14 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    query, key, value, mask=None, *, bias=None, dropout_p=0.0, scale=None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the output for every query, and the weights that it gave to the keys.
 
@@ -158,7 +165,14 @@ class MultiHeadAttention(nn.Module):
                 nn.init.zeros_(proj.bias)
 
     def forward(
-        self, query, key=None, value=None, mask=None, *, need_weights=False, cache=None
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        need_weights: bool = False,
+        cache: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return (output, weights): output (batch, queries, embed_dim).
 

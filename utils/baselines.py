@@ -52,7 +52,9 @@ def untrained_copy(model: nn.Module, seed: int) -> nn.Module:
     return fresh
 
 
-def entropy_matched_copy(untrained, inputs, entropies, **which) -> nn.Module:
+def entropy_matched_copy(
+    untrained: nn.Module, inputs, entropies, *, mask=None, queries=None
+) -> nn.Module:
     """Return a copy of an untrained model whose heads attend as sharply as asked.
 
     An untrained head attends to all keys nearly alike, a trained one to few: it could
@@ -63,7 +65,7 @@ def entropy_matched_copy(untrained, inputs, entropies, **which) -> nn.Module:
     entropies: for each layer, in the order of their calls, a tensor (heads,) from 0
         (one key) to 1 (all alike): `normalised_entropy(weights, ...).nanmean(0)` of the
         trained model's weights on these inputs.
-    which: mask and queries of `normalised_entropy`; the model is not given them.
+    mask, queries: of `normalised_entropy`; the model is not given them.
     ValueError if a head misses its entropy by more than 0.01.
 
     >>> layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(4, 6, 8)
@@ -81,7 +83,7 @@ def entropy_matched_copy(untrained, inputs, entropies, **which) -> nn.Module:
     remaining, hooks = iter(targets), {}
 
     def mean_entropy(weights: Tensor) -> Tensor:  # (heads,)
-        return normalised_entropy(weights, **which).nanmean(0)
+        return normalised_entropy(weights, mask=mask, queries=queries).nanmean(0)
 
     def match(layer: nn.Module, inputs: tuple, named: dict) -> None:
         hooks.pop(layer).remove()  # the layer is called in here

@@ -232,7 +232,7 @@ def _course_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return {path: module}, without what `torch.compile` has put around modules."""
     return {
-        f"{path}.".replace("_orig_mod.", "")[:-1]: module
+        ".".join(step for step in path.split(".") if step != "_orig_mod"): module
         for path, module in model.named_modules()
     }
 

@@ -436,6 +436,31 @@ def loss(model, ids, targets):
     return cross_entropy(model(ids), targets)
 
 
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = MultiHeadAttention(8, 2)
+
+    def forward(self, x):
+        return self.layer(self.layer(x)[0])[0]
+
+
+def test_a_mean_is_taken_over_all_calls_of_a_layer():
+    model, x, given = Twice(), torch.randn(3, 5, 8), []
+    layer = model.layer
+    with layer.out_proj.register_forward_pre_hook(lambda _, y: given.append(y[0])):
+        model(x)
+    mean = torch.cat(given, dim=1)[..., 4:].mean(dim=(0, 1))  # of head 1, both calls
+    with ablate(model, {0: [1]}, mode="mean", mean_from=x):
+        found = model(x)
+
+    def cut(_, y):
+        return (torch.cat([y[0][..., :4], mean.expand(3, 5, 4)], dim=-1),)
+
+    with layer.out_proj.register_forward_pre_hook(cut):
+        assert_close(found, model(x))
+
+
 def test_importance_is_the_mean_size_of_a_slope_per_example():
     """A gate is a factor of the head's columns W of out_proj: the slope is W . dW."""
     model = lm(dropout=0.1).train()
