@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from utils.exercises import EXERCISES
 from utils.exercises.catalogue import cells_of
 from utils.pretrained import load_story_model
-from utils.stories import LOOKS, NUMBER, VOCAB, encode, write_stories
+from utils.stories import NUMBER, VOCAB, encode, write_stories
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PAGE = NOTEBOOKS / "06_transformer_block.ipynb"
@@ -69,16 +69,16 @@ def test_the_script_for_a_model_of_your_own_needs_no_file_of_the_course(tmp_path
         "model": load_story_model().double(),
         "inputs": encode(write_stories(2, seed=2)),
     }
-    known |= {"torch": torch, "assert_close": assert_close, "LOOKS": LOOKS}
+    known |= {"torch": torch, "assert_close": assert_close, "Path": Path}
     known |= {"VOCAB": VOCAB, "NUMBER": NUMBER, "write_stories": write_stories}
     for _, text, _ in cells_of(page):  # our model and its tokenizer go into a folder
         if text.startswith("# @title Set: ") and "neox" in text:
             exec(text, known)
-    given = [f"{name} = {known[name]!r}" for name in ("folder", "texts", "words")]
     script = visible_cells("## At work", "## What you now know", page)
     path = tmp_path / "mine.py"
-    path.write_text("\n".join(given + script), encoding="utf-8")
+    path.write_text("\n".join([f"folder = {known['folder']!r}", *script]), "utf-8")
     command = [sys.executable, "-I", str(path)]  # -I: without the course's folder
     said = subprocess.run(command, capture_output=True, text=True).stdout
+    assert "no head removed: right 1.00" in said
     assert "head 0.0: weight 0.94, without it: right 0.07" in said
-    assert said.count("right 1.00") == 7
+    assert said.count("without it: right 1.00") == 7
