@@ -40,6 +40,6 @@ this list, and says in its first line, which stands here, what lives there:
 
 Beside them: `exercises` (check, progress, answer, mark; and what the answers of each
 lesson are tried with); `examine` (is this attention right?), which reads the known
-mistakes of the exercises; viewer.js and viewer.css, the script and the style of the
-viewer; and `tests`, the tests of all this.
+mistakes of the exercises (`notebooks/exercises/NN.txt`); viewer.js and viewer.css, the
+script and the style of the viewer; and `tests`, the tests of all this.
 """

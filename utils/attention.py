@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
     query (..., queries, head_dim), key (..., keys, head_dim), value (..., keys, any).
     mask: bool (True = may be attended to) or floating (added): see `masks.py`.
     bias: floating, shaped like a mask, added to the scaled scores.
-    dropout_p: of dropping a weight; the returned weights are never dropped out.
+    dropout_p: probability of dropping a weight; returned weights are never dropped out.
     scale: factor of the scores; default 1 / sqrt(head_dim).
 
     Returns output (..., queries, any) and weights (..., queries, keys). Half precision

@@ -164,6 +164,7 @@ def holm(p_values: Sequence[float]) -> list[bool]:
     The probability that one or more true ones are rejected is at most 5 %, however many
     there are. The smallest of n p-values is compared with 0.05 / n, the next with
     0.05 / (n - 1), and so on; after the first that is too large no other is rejected.
+    This holds however the p-values depend on each other.
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
 
     >>> holm([0.04, 0.01, 0.03])

@@ -105,7 +105,8 @@ class Corpus:
     def windows(self, length: int, part: str = "validation") -> tuple[Tensor, Tensor]:
         """Return all windows (windows, length) of a part, and their next tokens.
 
-        It is cut from its start, without overlap; what is left at its end is left out.
+        part: "train" or "validation". It is cut from its start, without overlap; what
+            is left at its end is left out.
         """
         windows = getattr(self, part).unfold(0, length + 1, length)
         return windows[:, :-1], windows[:, 1:]
@@ -116,6 +117,7 @@ def python_docs(unit: str = "words") -> Corpus:
 
     unit: "words" (with the space before them) or "characters".
     The text differs between versions of Python.
+    The last tenth is the validation part; no paragraph is in both parts.
     """
     from pydoc_data.topics import topics
 

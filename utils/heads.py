@@ -163,6 +163,7 @@ def weighted_values(layer, value_input: Tensor, weights: Tensor) -> Tensor:
 
     A weight says how much a head attends to a key, not how much this key contributes.
     Its contribution is weight * value, after the head's part of out_proj.
+    layer: a `MultiHeadAttention`.
     value_input (batch, keys, embed_dim): what the layer was given as value. weights
     (batch, heads, queries, keys): as it returned them; the result has their shape.
     Source: Kobayashi et al. 2020, "norm-based analysis".

@@ -19,7 +19,7 @@ def causal_mask(query_length: int, key_length=None, *, device=None) -> Tensor:
     the newest part of a longer text. (`F.scaled_dot_product_attention(is_causal=True)`
     aligns upper-left.) With more queries than keys the first queries see nothing.
 
-    Returns bool (query_length, key_length).
+    Returns bool (query_length, key_length), by default key_length = query_length.
     Source: Vaswani et al. 2017, section 3.2.3.
 
     >>> causal_mask(2, 4).int().tolist()
@@ -48,7 +48,8 @@ def padding_mask(lengths, max_length: int | None = None) -> Tensor:
 
     lengths: whole numbers (batch,), a list or a tensor; max_length: the padded length
     (default: the longest; under `torch.compile` and `vmap` it must be given).
-    Returns bool (batch, 1, 1, max_length), True = a real token; combine it by `&`.
+    Returns bool (batch, 1, 1, max_length), True = a real token;
+    combine it with a causal mask by `&`.
 
     >>> padding_mask([3, 1]).int()[:, 0, 0].tolist()
     [[1, 1, 1], [1, 0, 0]]

@@ -30,7 +30,7 @@ class Block(nn.Module):
     activation: "gelu", "relu", or "swiglu" for a `GatedMLP`.
     dropout: probability, in training, of dropping an attention weight, a feature
         inside the MLP, and a feature that is added.
-    bias, and attention (num_kv_heads, position): as in `MultiHeadAttention`.
+    bias: of attention, MLP and norms. num_kv_heads, position: of `MultiHeadAttention`.
 
     `attention` may be replaced by any module that is called in the same way.
     Source: Vaswani et al. 2017, section 3.1 ("post"); Xiong et al. 2020 ("pre");
@@ -206,15 +206,23 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, vocab_size, embed_dim, num_heads, num_layers, mlp_dim, max_length
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        num_heads: int,
+        num_layers: int,
+        mlp_dim: int,
+        max_length: int,
+        *,
+        norm_eps: float = 1e-12,
     ):
         super().__init__()
         _refuse_negative(num_layers=num_layers)
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.position = Learned(max_length, embed_dim)
         self.token_type = nn.Embedding(2, embed_dim)
-        self.norm = nn.LayerNorm(embed_dim, eps=1e-12)
-        options = {"mlp_dim": mlp_dim, "norm": "post", "norm_eps": 1e-12}
+        self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
+        options = {"mlp_dim": mlp_dim, "norm": "post", "norm_eps": norm_eps}
         self.blocks = nn.ModuleList(
             Block(embed_dim, num_heads, **options) for _ in range(num_layers)
         )
@@ -239,7 +247,7 @@ class Encoder(nn.Module):
         return self.hidden_states(ids, mask)[-1]
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Return what `forward` returns, of each layer; before it the first's input."""
+        """Return the first layer's input, then each layer's output, as in `forward`."""
         if mask is not None and mask.shape == ids.shape:
             raise ValueError("mask is shaped like ids: mask.bool()[:, None, None].")
         boolean = mask is not None and mask.dtype == torch.bool

@@ -54,7 +54,8 @@ def style() -> None:
 def show(figure: Figure, caption: str) -> None:
     """Display a figure as a PNG with its caption under it, and close the figure.
 
-    caption: the finding in a sentence, with its numbers, which tests compare.
+    caption: the finding in a sentence, with its numbers. Tests compare it, and not the
+        picture.
     """
     png = io.BytesIO()
     # "layout" adds no margin to a figure that is WIDEST already

@@ -92,8 +92,8 @@ class Rotary(PositionScheme):
 
     layout: which features are a pair. "half": i and i + head_dim / 2 (`rotate_half` of
         GPT-NeoX and Llama); "interleaved": 2i and 2i + 1 (the paper, GPT-J).
-    base: times s ** (head_dim / (head_dim - 2)), the slowest pair rotates s times
-        slower, for texts s times as long ("NTK-aware" scaling, bloc97 2023).
+    base: "NTK-aware" scaling (bloc97 2023), for texts s times as long, multiplies it by
+        s ** (head_dim / (head_dim - 2)): the slowest pair then rotates s times slower.
     scale: factor of the positions; with 1 / 4, texts of four times the length take the
         angles seen in training ("position interpolation", Chen et al. 2023).
     Source: Su et al. 2021, equations (14) to (16) and (34).
@@ -113,7 +113,7 @@ class Rotary(PositionScheme):
         return self._rotated(query, first), self._rotated(key, offset)
 
     def frequencies(self, length: int, **options) -> Tensor:
-        """Return each pair's angle per position (head_dim / 2,), in a text so long."""
+        """Return radians per position (head_dim / 2,); length: of the text so far."""
         return self.scale * frequencies(self.head_dim, base=self.base, **options)
 
     def _rotated(self, x: Tensor, first: int) -> Tensor:
@@ -124,11 +124,11 @@ class Rotary(PositionScheme):
 
 
 class Stretched(Rotary):
-    """Rotary that is told how long the texts of its training were, and a factor."""
+    """Rotary, told its training's text length, in tokens, and a factor of 1 or more."""
 
     shortest = 1  # texts in training
 
-    def __init__(self, head_dim: int, trained_length: int, factor=1.0, **options):
+    def __init__(self, head_dim: int, trained_length: int, factor: float, **options):
         super().__init__(head_dim, **options)
         if factor < 1:
             raise ValueError(f"{factor=}; give 1 or more.")
@@ -236,7 +236,7 @@ class T5Bias(PositionScheme):
 
 
 def frequencies(dim: int, *, base=10000.0, device=None, dtype=torch.float32) -> Tensor:
-    """Return the radians by which pair i turns per position, base^(-2i/dim) (pairs,).
+    """Return base^(-2i/dim), the radians of pair i per position: (dim / 2, rounded up).
 
     >>> frequencies(4)
     tensor([1.0000, 0.0100])

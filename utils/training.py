@@ -89,7 +89,8 @@ def train_many(
     Each copy is what `train` makes of it alone with that seed, up to rounding; small
     ones take less time together, because they share each call of PyTorch.
     make_model: called once for each seed, after `torch.manual_seed(seed)`. All models
-        must be of one kind, and draw no random numbers later: no dropout.
+        must be of one kind, and draw no random numbers later: no dropout. ValueError if
+        they share or tie weights.
     The other arguments are those of `train`.
     """
     models = []
@@ -137,6 +138,8 @@ def train_many(
 
 def learning_rate_at(step: int, steps: int, learning_rate=3e-3, warmup=50) -> float:
     """Return the rate of a step (from 0): up in a line, down along a cosine.
+
+    ValueError if steps < warmup.
 
     >>> [learning_rate_at(step, 6, 1.0, warmup=2) for step in range(6)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]

@@ -73,7 +73,7 @@ def view_heads(
     labels: a few words on some heads, by (layer, head); the first that has a label is
         shown first.
     layers: the numbers of the layers, where they are not 0, 1, …: of `weights[4:]` in
-        a model of six layers, [4, 5].
+        a model of six layers, [4, 5]. Every (layer, head) then has these numbers.
     features: queries (tokens, head_dim) and keys (tokens, head_dim) of some heads, by
         (layer, head), as they meet in the scores: after a rotation, before the division
         by √head_dim. For these heads the view also shows how one weight arises.

@@ -242,7 +242,7 @@ scale=-1; give | Rotary(4, scale=-1)
 scale=0; give | Rotary(4, scale=0)
 factor=-1; give | DynamicNTK(16, 64, factor=-1)
 factor=0.5; give | YaRN(16, 64, 0.5)
-trained_length=-5; give 1 | DynamicNTK(16, -5)
+trained_length=-5; give 1 | DynamicNTK(16, -5, 2.0)
 trained_length=6; give 7 | YaRN(64, 6, 4.0)
 """
 
