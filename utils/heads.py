@@ -16,6 +16,8 @@ Most scores are weights, from 0 to 1. Scores that compare positions need self-at
 query i and key i are the same token.
 """
 
+import operator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,7 +37,8 @@ def at_offset(weights: Tensor, offset: int, *, mask=None, queries=None) -> Tenso
     >>> at_offset(torch.eye(4)[None, None], 0)
     tensor([[1.]])
     """
-    here = relative_positions(*weights.shape[-2:], device=weights.device) == offset
+    ahead = relative_positions(*weights.shape[-2:], device=weights.device)
+    here = ahead == operator.index(offset)
     return _weight_on(here, weights, mask, queries, square=True)
 
 

@@ -49,7 +49,8 @@ class Block(nn.Module):
         activation: str = "gelu",
         dropout: float = 0.0,
         bias: bool = True,
-        **attention,
+        position=None,
+        num_kv_heads: int | None = None,
     ):
         super().__init__()
         mlp_dim = 4 * embed_dim if mlp_dim is None else mlp_dim
@@ -57,7 +58,8 @@ class Block(nn.Module):
         if norm not in ("pre", "post", None):  # it would run without norms
             raise ValueError(f"norm is {norm!r}; give 'pre', 'post' or None.")
         self.norm, self.mlp = norm, None
-        attention |= {"bias": bias, "dropout": dropout}
+        attention = {"bias": bias, "dropout": dropout}
+        attention |= {"position": position, "num_kv_heads": num_kv_heads}
         self.attention = MultiHeadAttention(embed_dim, num_heads, **attention)
         self.dropout = nn.Dropout(dropout)
         given = norm_kind if norm else None, embed_dim, bias, norm_eps
@@ -109,7 +111,7 @@ class CausalLM(nn.Module):
     embedding_std: the token embeddings are drawn from N(0, embedding_std²), by default
         as in GPT-2; None leaves them as `nn.Embedding` draws them, from N(0, 1).
     tied: the head's weights are the token embeddings, one parameter for both.
-    The other options are those of every `Block` (mlp_dim, activation, num_kv_heads).
+    The other options are those of every `Block`.
 
     `embedding`, `blocks`, `norm` (before the head if norm="pre"), `head`.
     Source: Radford et al. 2018 and 2019 (GPT, GPT-2); Press & Wolf 2017 (tied).
@@ -127,19 +129,22 @@ class CausalLM(nn.Module):
         num_layers: int,
         *,
         position=None,
+        mlp_dim: int | None = None,
         norm: str | None = "pre",
         norm_kind: str = "layer",
         norm_eps: float = 1e-5,
+        activation: str = "gelu",
         dropout: float = 0.0,
         bias: bool = True,
+        num_kv_heads: int | None = None,
         embedding_std: float | None = 0.02,
         tied: bool = False,
-        **options,
     ):
         super().__init__()
         _refuse_negative(num_layers=num_layers)
+        options = {"position": position, "mlp_dim": mlp_dim, "activation": activation}
         options |= {"norm": norm, "norm_kind": norm_kind, "norm_eps": norm_eps}
-        options |= {"dropout": dropout, "bias": bias, "position": position}
+        options |= {"dropout": dropout, "bias": bias, "num_kv_heads": num_kv_heads}
         self.position, self.embedding_std = position, embedding_std
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.dropout = nn.Dropout(dropout)

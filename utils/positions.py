@@ -67,7 +67,7 @@ class Learned(PositionScheme):
             raise ValueError(f"offset is {offset}; positions count from 0.")
         end = offset + x.shape[1]
         if end > max_length:
-            raise ValueError(f"there is position {end - 1}, but {max_length=}.")
+            raise ValueError(f"position {end - 1} is not in the table: {max_length=}.")
         return x + self.table[offset:end].to(x.dtype)
 
 
@@ -340,7 +340,9 @@ def t5_first_distances(num_buckets: int, max_distance: int) -> list[int]:
     """
     exact, wide = num_buckets // 2, (num_buckets + 1) // 2
     if max_distance <= exact:
-        raise ValueError(f"{max_distance=}, but single distances reach up to {exact}.")
+        raise ValueError(
+            f"{max_distance=}: give more, single ones reach up to {exact}."
+        )
     first = [*range(exact + 1)]
     for k in range(1, wide):
         least = exact ** (wide - k) * max_distance**k  # to be reached by distance^wide

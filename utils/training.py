@@ -136,32 +136,38 @@ def train_many(
     return models, histories
 
 
-def learning_rate_at(step: int, steps: int, learning_rate=3e-3, warmup=50) -> float:
+def learning_rate_at(step: int, steps: int, highest: float, warmup: int) -> float:
     """Return the rate of a step (from 0): up in a line, down along a cosine.
-
-    ValueError if steps < warmup.
 
     >>> [learning_rate_at(step, 6, 1.0, warmup=2) for step in range(6)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
     """
-    if steps < warmup:
-        raise ValueError(f"steps is {steps}, but the rate rises for {warmup=} steps.")
     if step < warmup:
-        return learning_rate * (step + 1) / warmup
+        return highest * (step + 1) / warmup
     fallen = math.cos(math.pi * (step - warmup) / (steps - warmup))  # from 1 to -1
-    return learning_rate * (1 + fallen) / 2
+    return highest * (1 + fallen) / 2
 
 
 def _descend(
-    parameters, next_loss, clip, look, steps, seed, *, every=100, progress=True, **rate
+    parameters,
+    next_loss: Callable[[], Tensor],
+    clip: Callable,
+    look: Callable | None,
+    steps: int,
+    seed: int,
+    *,
+    learning_rate: float = 3e-3,
+    warmup: int = 50,
+    every: int = 100,
+    progress: bool = True,
 ) -> History:
     """Take the steps, and return their history; the stop button ends them.
 
-    next_loss() -> the loss, or one for each copy (copies,); clip() shortens gradients;
-    rate: of `learning_rate_at`.
+    next_loss() -> the loss, or one for each copy (copies,); clip() shortens gradients.
     """
-    rates = [learning_rate_at(step, steps, **rate) for step in range(steps)]
-    optimizer = torch.optim.AdamW(parameters, **ADAMW)
+    if 0 < steps < warmup:
+        raise ValueError(f"steps is {steps}, but the rate rises for {warmup=} steps.")
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, **ADAMW)
     history = History()
     hidden = {} if progress else {"disable": True}  # without it TQDM_DISABLE rules
     bar = tqdm(range(steps), file=sys.stdout, unit="step", **hidden)
@@ -170,7 +176,8 @@ def _descend(
             for step in bar:
                 if look and step % every == 0:
                     history.evaluations.append((step, look()))
-                optimizer.param_groups[0]["lr"] = rates[step]
+                rate = learning_rate_at(step, steps, learning_rate, warmup)
+                optimizer.param_groups[0]["lr"] = rate
                 optimizer.zero_grad()
                 found = next_loss()
                 found.sum().backward()

@@ -129,10 +129,14 @@ class Probe:
         given += [(self.x, made(way, HIDE)) for way in product(KINDS, SHAPES)]
         found, adds = [], []  # in single, and then in double
         for dtype in (torch.float32, torch.float64):
-            self.layer, self.dtype = copied(self.given).to(dtype), dtype
+            layer, self.dtype = copied(self.given), dtype  # .to() cuts complex buffers
+            self.layer = layer.float() if dtype == torch.float32 else layer.double()
             outputs = [self.tried(*each) for each in given]
             found.append(outputs)
-            adds.append(any(y is not None for y in outputs[-len(SHAPES) :]))
+            added = [mask is not None and mask.isinf().any() for _, mask in given]
+            adds.append(
+                any(y is not None for y, is_added in zip(outputs, added) if is_added)
+            )
         self.misreads = any(misread(*each) for each in zip(*found, given))
         runs = found[1][0] is not None and not self.misreads
         if not runs or adds == [True, False]:

@@ -13,6 +13,7 @@ from utils import positions
 from utils.masks import causal_mask, padding_mask
 from utils.models import CausalLM
 from utils.pretrained import find_smollm2
+from utils.recording import record_attention
 
 # --- what is drawn ---
 
@@ -36,7 +37,7 @@ def normal(*shape, seed=0, dtype=torch.float32):
 
 def mask_of(kind, batch, heads, queries, keys, seed):
     """Return a mask of a kind; rows may be empty."""
-    some = normal(batch, heads, queries, keys, seed=seed) > -0.3
+    some = normal(batch, heads, queries, keys, seed=seed) > 0.3
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(keys + 1, (batch,), generator=generator)
     padding, causal = padding_mask(lengths, keys), causal_mask(queries, keys)
@@ -55,16 +56,16 @@ def mask_of(kind, batch, heads, queries, keys, seed):
 # --- what is refused ---
 
 
-def guards(table, names):
+def guards(table, names, errors=(ValueError, TypeError)):
     """Return a test for the rows of a table: `what the message says | a call`.
 
-    names: those that the calls use, e.g. `globals()`.
+    names: those that the calls use, e.g. `globals()`. errors: their kinds.
     """
 
     @pytest.mark.parametrize("row", [row for row in table.splitlines() if row])
     def refused(row):
         says, call = row.split(" | ")
-        with pytest.raises((ValueError, TypeError, RuntimeError), match=says):
+        with pytest.raises(errors, match=says):
             eval(call, names)
 
     return refused
@@ -114,6 +115,23 @@ def lm(scheme="rotary half", **options):
 def text(seed=0):
     """Return ids (batch, length) for the language model."""
     return torch.randint(V, (B, L), generator=torch.Generator().manual_seed(seed))
+
+
+def results(model, ids, mask=None):
+    """Return what our encoder or language model gives: result, states, attention."""
+    inputs = (ids,) if mask is None else (ids, mask)
+    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
+    return [model(*inputs), *states, *record_attention(model, *inputs)]
+
+
+def their_results(model, ids, mask=None):
+    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
+    mask = None if mask is None else mask[:, 0, 0].long()
+    options = {"output_attentions": True, "output_hidden_states": True}
+    found = model(ids, attention_mask=mask, **options)
+    if hasattr(found, "logits"):
+        return [found.logits, *found.attentions]
+    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
 
 
 def gradients(loss, module):

@@ -16,6 +16,7 @@ from utils.examine import Finding, Report, examine
 from utils.examine.__main__ import main
 from utils.examine.inside import ON_PURPOSE
 from utils.examine.known_layers import KnownMistake, mistakes_of
+from utils.examine.probe import Probe
 from utils.exercises.catalogue import NOTEBOOKS, read_page
 from utils.tests.layers_right_and_wrong import (
     ASKED,
@@ -65,6 +66,27 @@ def test_a_right_layer_is_accepted(name):
     heads = 1 if name == "PlainMatrices" else H
     report = examine(RIGHT[name](), E, heads)
     assert report.right and report.mistake is None, str(report)
+
+
+class ComplexRotary(Stacked):
+    """RoPE as Llama first wrote it: a complex buffer."""
+
+    def __init__(self):
+        super().__init__()
+        angles = torch.arange(512)[:, None] / 10.0 ** torch.arange(D // 2)
+        self.register_buffer("turns", torch.polar(torch.ones(512, D // 2), angles))
+
+    def heads(self, x):
+        *turned, v = super().heads(x)
+        pairs = [torch.view_as_complex(y.unflatten(-1, (-1, 2))) for y in turned]
+        pairs = [torch.view_as_real(y * self.turns[: y.shape[-2]]) for y in pairs]
+        return *(y.flatten(-2).to(x) for y in pairs), v
+
+
+def test_a_complex_buffer_stays_complex():
+    probe = Probe(layer := ComplexRotary(), E, H, None)
+    output = layer.double()(probe.x)
+    assert (probe.output - output).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("kind, mistake, checks", FAULTS)

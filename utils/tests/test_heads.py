@@ -174,6 +174,7 @@ queries is .* give bool | score(FINE, queries=EVERY[:1])
 queries is .* give bool | score(FINE, queries=EVERY.float())
 """
 REFUSED = r"""
+as an integer | heads.at_offset(FINE, -0.5)
 give \(batch, length\) = \(3, 9\) | heads.induction(FINE, IDS[:1])
 give \(batch, length\) = \(3, 9\) | heads.duplicate_token(FINE, IDS[:1])
 give bool \(batch, keys\) = \(3, 9\) | heads.on_keys(FINE, EVERY[:1])

@@ -20,7 +20,7 @@ from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
 from utils.pretrained import bert, llama
-from utils.recording import ablate, record_attention
+from utils.recording import ablate
 from utils.tests.helpers import (
     SCHEMES,
     SIZES,
@@ -29,7 +29,9 @@ from utils.tests.helpers import (
     guards,
     lm,
     normal,
+    results,
     text,
+    their_results,
 )
 
 B, L, E, H, V = SIZES
@@ -208,23 +210,6 @@ def small(kind):
     fields = {f"llama.{name}": size for name, size in sizes.items()}
     ours = llama(fields, as_gguf(theirs))
     return theirs.double(), ours.double()
-
-
-def results(model, ids, mask=None):
-    """Return what our encoder or language model gives: result, states, attention."""
-    inputs = (ids,) if mask is None else (ids, mask)
-    states = model.hidden_states(*inputs) if hasattr(model, "hidden_states") else []
-    return [model(*inputs), *states, *record_attention(model, *inputs)]
-
-
-def their_results(model, ids, mask=None):
-    """Return the same of a model of `transformers`; mask (batch, 1, 1, length)."""
-    mask = None if mask is None else mask[:, 0, 0].long()
-    options = {"output_attentions": True, "output_hidden_states": True}
-    found = model(ids, attention_mask=mask, **options)
-    if hasattr(found, "logits"):
-        return [found.logits, *found.attentions]
-    return [found.last_hidden_state, *found.hidden_states, *found.attentions]
 
 
 def assert_equals(kind, ours):

@@ -1,11 +1,11 @@
-"""MiniLM and SmolLM2: found, verified, loaded offline.
+"""MiniLM and SmolLM2: found, verified, loaded offline; MiniLM equal to `transformers`.
 
-That they equal the models of `transformers` is compared in lessons 09 and 11, and of
-small models, in double precision, in test_models. Each model is loaded once. Without
-the package of SmolLM2 the tests that need it are skipped, or fail where the environment
-says COURSE_MODEL_TESTS=required.
+That SmolLM2 equals it is compared in lesson 11, and of a small model, more exactly, in
+test_models. Each model is loaded once. Without the package of SmolLM2 the tests that
+need it are skipped, or fail where the environment says COURSE_MODEL_TESTS=required.
 """
 
+import copy
 import functools
 import hashlib
 import io
@@ -20,10 +20,12 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+from torch.testing import assert_close
+from transformers import BertConfig, BertModel
 
 from utils import pretrained
 from utils.pretrained import MINILM, SMOLLM2
-from utils.tests.helpers import need_smollm2
+from utils.tests.helpers import need_smollm2, results, their_results
 
 LOADERS = {MINILM: pretrained.load_minilm, SMOLLM2: pretrained.load_smollm2}
 BOTH = pytest.mark.parametrize("source", LOADERS, ids=lambda x: x.package)
@@ -73,6 +75,25 @@ def test_what_minilm_is():
     stored = weights["embeddings.word_embeddings.weight"]
     assert torch.equal(model.embedding.weight, stored)
     assert model.embedding.weight.data_ptr() != stored.data_ptr()  # a copy
+
+
+def tokens(texts):
+    batch = loaded(MINILM).tokenizer(texts, padding=True, return_tensors="pt")
+    return batch.input_ids, batch.attention_mask.bool()[:, None, None]
+
+
+def test_minilm_equals_transformers():
+    """In double precision: a padded batch, and the longest text."""
+    model, _, config, weights = loaded(MINILM)
+    theirs = BertModel(BertConfig(**config, attn_implementation="eager"))
+    theirs.load_state_dict(weights, strict=False)
+    theirs, ours = theirs.eval().double(), copy.deepcopy(model).double()
+    padded = tokens(["Why?", "The weather is lovely today."])
+    longest = tokens(["one two three " * 170])
+    assert longest[0].shape == (1, 512) and not model.training
+    exact = {"atol": 1e-9, "rtol": 0}
+    assert_close(results(ours, *padded), their_results(theirs, *padded), **exact)
+    assert_close(ours(longest[0]), theirs(longest[0]).last_hidden_state, **exact)
 
 
 # --- SmolLM2 ---

@@ -522,4 +522,6 @@ from_torch | head_importance(ENCODER, loss, X)
 from_torch | head_importance(LINEAR, loss, X)
 shorter | head_importance(lm(), loss, IDS, IDS[:1])
 """
-test_what_would_mean_something_else_is_refused = guards(REFUSED, globals())
+test_what_would_mean_something_else_is_refused = guards(
+    REFUSED, globals(), (ValueError, TypeError, RuntimeError)
+)

@@ -217,12 +217,15 @@ randomness error mode | train_many(with_dropout, batch, 2, [0], **QUIET)
 a weight has two places | train_many(lambda: small(shared), batch, 2, [0, 1], **QUIET)
 tie no weights | train_many(lambda: small(tied=True), batch, 2, [0], **QUIET)
 steps is 20, but .* warmup=50 | train(small(), 0, 20)
+Invalid learning rate | train(small(), 0, 60, learning_rate=-0.1)
 logits \(2, 3, 4\), targets \(2, 1\) | cross_entropy(torch.ones(2, 3, 4), PROBE[:, :1])
 invalid for input of size 32 | train(small(), batch, 2, **NO_MEAN)
 invalid for input of size 32 | train_many(small, batch, 2, [0], **NO_MEAN)
 """
 
-test_what_cannot_be_is_refused = guards(REFUSED, globals())
+test_what_cannot_be_is_refused = guards(
+    REFUSED, globals(), (ValueError, TypeError, RuntimeError)
+)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -166,6 +166,13 @@ def test_a_bad_file_costs_a_sentence_and_is_not_ours_to_delete(
     assert path.exists() is (HEAD not in text)
 
 
+def test_a_file_that_is_not_ours_stays(notebook, progress_folder, put, said):
+    path = put("mine", "mine.py")
+    notebook.run(SOFTMAX)
+    assert len(list(progress_folder.iterdir())) == 2, "half a file is left"
+    assert said(forget) == "Forgotten: 1.4.\n" and path.read_text() == "mine"
+
+
 OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.4") runs it: `check` signed
 # signature {"0" * 64}
 # solved 2026-01-01 12:00 +0100
