@@ -340,9 +340,7 @@ def t5_first_distances(num_buckets: int, max_distance: int) -> list[int]:
     """
     exact, wide = num_buckets // 2, (num_buckets + 1) // 2
     if max_distance <= exact:
-        raise ValueError(
-            f"{max_distance=}: give more, single ones reach up to {exact}."
-        )
+        raise ValueError(f"{max_distance=}; give more: single ones go up to {exact}.")
     first = [*range(exact + 1)]
     for k in range(1, wide):
         least = exact ** (wide - k) * max_distance**k  # to be reached by distance^wide
