@@ -127,16 +127,15 @@ class Probe:
         """
         given = [(self.x, None), (self.x.flatten(0, 1)[None], None)]  # 8, 24 tokens
         given += [(self.x, made(way, HIDE)) for way in product(KINDS, SHAPES)]
+        is_added = [mask is not None and mask.isinf().any() for _, mask in given]
         found, adds = [], []  # in single, and then in double
         for dtype in (torch.float32, torch.float64):
             layer, self.dtype = copied(self.given), dtype  # .to() cuts complex buffers
             self.layer = layer.float() if dtype == torch.float32 else layer.double()
             outputs = [self.tried(*each) for each in given]
             found.append(outputs)
-            added = [mask is not None and mask.isinf().any() for _, mask in given]
-            adds.append(
-                any(y is not None for y, is_added in zip(outputs, added) if is_added)
-            )
+            added = [y for y, each in zip(outputs, is_added) if each]
+            adds.append(any(y is not None for y in added))
         self.misreads = any(misread(*each) for each in zip(*found, given))
         runs = found[1][0] is not None and not self.misreads
         if not runs or adds == [True, False]:

@@ -112,7 +112,7 @@ class Layer:
         return f"of {self.num_heads} heads, head_dim {self.head_dim}"
 
 
-class Stopped(RuntimeError):
+class Stopped(Exception):
     """It says what is left of out_proj when it is read, after the answer is done."""
 
     def __str__(self):
@@ -124,12 +124,16 @@ class Stopped(RuntimeError):
         return f"{left}; out_proj is {kept}; the model stopped"
 
 
+class StoppedInTorch(Stopped, RuntimeError):
+    """What `except RuntimeError` catches; the other it does not."""
+
+
 class Run:
     """Runs out_proj twice; says what it gave, what was put in, and how often it ran."""
 
     calls = 0
 
-    def __init__(self, layer: Layer, x, stops: bool):
+    def __init__(self, layer: Layer, x, stops: type | None):
         self.layer, self.as_it_was, self.x = layer, deepcopy(layer), x
         self.stops = stops
         self.__name__ = "a model that stops with an error" if stops else "a model"
@@ -138,7 +142,7 @@ class Run:
         self.calls += 1
         found = [self.layer.out_proj(self.x)]
         if self.stops:
-            raise Stopped(self.layer, self.as_it_was)
+            raise self.stops(self.layer, self.as_it_was)
         found.append(self.layer.out_proj(self.x))
         found = {"outputs of out_proj": torch.cat(found), "inputs of out_proj": self.x}
         return found | {"calls of run()": self.calls}
@@ -158,5 +162,6 @@ def ablations(dtype):
             if others is not None:
                 shape = others[0], heads, others[1], size
                 outputs = 1 + randn(*shape, seed=40 + seed, dtype=dtype)
-            run = Run(layer, x, stops)
+            error = (Stopped, StoppedInTorch)[seed % 2] if stops else None
+            run = Run(layer, x, error)
             yield {"run": run, "layer": layer, "head": head, "outputs": outputs}
