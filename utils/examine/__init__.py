@@ -182,7 +182,7 @@ CHECKS = {
     "mask per text": masks.mask_per_text,
     "scores of 0": masks.scores_of_zero,
     "empty rows": masks.empty_rows,
-    "large scores": outside.large_scores,
+    "large scores": inside.large_scores,
     "half precision": outside.half_precision,
     "gradients": outside.gradients,
     "weights": outside.weights_in_use,

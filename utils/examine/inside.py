@@ -82,6 +82,27 @@ def with_other_heads(p: Probe, bare: Tensor) -> str | None:
     return None
 
 
+def large_scores(p: Probe):
+    """See whether large scores give numbers, and those that follow from small ones.
+
+    An exponential that overflows makes nearly every output NaN. In linear attention a
+    few are, where all features of a query underflow and its weights are 0 / 0.
+    """
+    if (output := p.tried(p.x * 1e4)) is None:
+        return None
+    lost = (~output.isfinite()).any(dim=-1).double().mean()
+    if 0 < lost < 0.5:
+        return None, f"{lost:.0%} of the outputs are NaN: all weights underflow to 0"
+    if lost:
+        return False, "they give NaN or infinity, as if exp overflows"
+    given = p.tried(x := 30 * p.x, None, p.bare) if p.reading else None
+    if given is None or p.same(
+        given, reference(x, p.reading, p.num_heads, p.sees), 1e-3
+    ):
+        return True, "they give numbers"
+    return None, "they give other numbers, as if they are capped: is it meant?"
+
+
 def numbers_with_a_mask(p: Probe):
     """Name the mistake of a layer that is right until it gets a mask."""
     if p.hides:

@@ -65,7 +65,30 @@ def reference(x: Tensor, each: Reading, num_heads: int, mask: Tensor | None) -> 
 
 
 def readings(layer: nn.Module, embed_dim: int, num_heads: int) -> Iterator[Reading]:
-    """Yield the ways to read the layer's matrices."""
+    """Yield the ways to read the layer's matrices, also with heads that take turns."""
+    for each in in_blocks(layer, embed_dim, num_heads):
+        yield each
+        groups = len(each.matrices[1].w) * num_heads // embed_dim
+        if 1 < groups < num_heads:
+            yield in_turns(each, num_heads, groups)
+
+
+def in_turns(each: Reading, num_heads: int, groups: int) -> Reading:
+    """Return a reading in which head i has the keys and values of group i % groups.
+
+    In `reference` neighbouring heads share a group, so the heads are put in its order.
+    """
+    q, k, v, out = each.matrices
+    heads = torch.arange(num_heads).view(-1, groups).T.flatten()
+    w, b = (y.unflatten(0, (num_heads, -1))[heads].flatten(0, 1) for y in (q.w, q.b))
+    merged = out.w.unflatten(1, (num_heads, -1))[:, heads].flatten(1)
+    matrices = Matrix(q.name, w, b), k, v, Matrix(out.name, merged, out.b)
+    but = f"; but head i has the keys of group i % {groups}: is it meant?"
+    return Reading(each.layout, matrices, each.likely, None, but)
+
+
+def in_blocks(layer: nn.Module, embed_dim: int, num_heads: int) -> Iterator[Reading]:
+    """Yield the readings in which neighbouring heads share keys and values, if any."""
     eye = torch.eye(embed_dim, dtype=torch.float64)
     nothing = Matrix("no output projection", eye, torch.zeros_like(eye[0]))
     ways = matrices(layer, True), matrices(layer, False)

@@ -211,21 +211,6 @@ def other_inputs(p: Probe):
     return None, f"nothing depends on its input {' or '.join(ignored)}: is it meant?"
 
 
-def large_scores(p: Probe):
-    """Test whether large scores give numbers.
-
-    An exponential that overflows makes nearly every output NaN. In linear attention a
-    few are, where all features of a query underflow and its weights are 0 / 0.
-    """
-    if (output := p.tried(p.x * 1e4)) is None:
-        return None
-    lost = (~output.isfinite()).any(dim=-1).double().mean()
-    if 0 < lost < 0.5:
-        return None, f"{lost:.0%} of the outputs are NaN: all weights underflow to 0"
-    text = "they give NaN or infinity, as if exp overflows"
-    return either(lost == 0, "they give numbers", text)
-
-
 def half_precision(p: Probe):
     """See whether the numbers stay close in float16, also with a mask."""
     given = [None, *([made(p.hides, p.hide)] if p.hides else [])]
@@ -311,7 +296,8 @@ def dropout(p: Probe):
     both = p.layer, p.given  # a function may keep the layer's own modules
     for each in both:
         each.train()
-    first, second = p.tried(x), p.tried(x)
+    equal = p.text(len(x), 1).expand_as(x)
+    first, second, of_equal = p.tried(x), p.tried(x), p.tried(equal)
     for each in both:
         each.eval()
     for kept, before in buffers:  # such as the mean of a BatchNorm
@@ -332,6 +318,8 @@ def dropout(p: Probe):
     plain, again = p.tried(x, layer=layer), p.tried(x, layer=layer)
     if p.same(plain, again) and not p.same(plain, wanted):
         return None, "without dropout, training gives other numbers: is it meant?"
+    if p.same(of_equal, p.tried(equal)):
+        return None, "in training mode: before the softmax. Is it meant?"
     zero = (first == 0) & (wanted != 0)
     zero = zero & ~zero.all(dim=-1, keepdim=True)  # all weights of a query may go
     on_outputs = zero.double().mean() > 0.01

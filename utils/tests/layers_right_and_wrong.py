@@ -230,10 +230,13 @@ class NamesOfLlama(nn.Module):
             setattr(self, name, nn.Linear(E, size, bias=False))
         self.eps = nn.Parameter(torch.full((8,), 1e-6))
 
+    def shared(self, heads):
+        return heads.repeat_interleave(2, dim=1)
+
     def forward(self, x):
         q, k, v = (w(x).unflatten(-1, (-1, D)) for w in (self.wq, self.wk, self.wv))
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-        k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
+        k, v = self.shared(k), self.shared(v)
         one = self.eps.sqrt().mean() / self.eps.sqrt().mean()  # NaN below 0
         weights = (q @ k.mT * D**-0.5 * one).softmax(dim=-1)
         return self.wo((weights @ v).transpose(1, 2).flatten(2))
@@ -637,6 +640,14 @@ ASKED = [  # class, what its report says, what it does not say
           own={"dropout": lambda: 0.3},
           weigh=lambda self, s, m: F.dropout(
               leaks_in_training(self, s, m), self.dropout, self.training)),
+    entry("DropsScores", "in training mode: before the softmax. Is it", "wrong",
+          softmax=lambda self, s: F.dropout(s, 0.2, self.training).softmax(dim=-1)),
+    # large scores are cut, and small ones are not
+    entry("ClampsScores", meant("large scores"), "could not", biased=False, small=0.15,
+          scores=lambda self, q, k: Stacked.scores(self, q, k).clamp(-5, 5)),
+    # head i has the keys of group i % 2, and not those of its neighbour
+    entry("GroupsInTurns", meant("same numbers"), "could not", NamesOfLlama,
+          shared=lambda self, heads: heads.repeat(1, 2, 1, 1)),
     # each block of 16 tokens is a text of its own
     entry("InBlocks", "equal for 8 tokens, and not for 70", "could not",
           attend=lambda self, x, mask=None: torch.cat(
