@@ -59,10 +59,8 @@ def grade(exercise: Exercise, function: Callable) -> Verdict:
 
     def known(one: Callable, i: int) -> dict:
         """What the reference or a known mistake does: each is tried once."""
-        if one is function:
-            return did[i]
         if (one, i) not in exercise.done:
-            exercise.done[one, i] = tried(one, i)
+            exercise.done[one, i] = did[i] if one is function else tried(one, i)
         return exercise.done[one, i]
 
     for i, trial in enumerate(trials):

@@ -4,7 +4,7 @@ import copy
 import math
 import re
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 
 import pytest
@@ -60,11 +60,16 @@ EQUAL = {
 LOW, LOW_ENOUGH = "a fill that is not low enough", ("-1e4", "-1e9")
 
 
+@cache
+def report_on(make, heads=H):
+    """Return the report on a layer of seed 0; several tests ask for the same one."""
+    torch.manual_seed(0)
+    return examine(make(), E, heads)
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_layer_is_accepted(name):
-    torch.manual_seed(0)
-    heads = 1 if name == "PlainMatrices" else H
-    report = examine(RIGHT[name](), E, heads)
+    report = report_on(RIGHT[name], heads=1 if name == "PlainMatrices" else H)
     assert report.right and report.mistake is None, str(report)
 
 
@@ -91,8 +96,7 @@ def test_a_complex_buffer_stays_complex():
 
 @pytest.mark.parametrize("kind, mistake, checks", FAULTS)
 def test_a_wrong_layer_is_found_and_named(kind, mistake, checks):
-    torch.manual_seed(0)
-    report = examine(kind(), E, H)
+    report = report_on(kind)
     assert report.mistake == mistake, str(report)
     failed = [found.check for found in report.findings if found.ok is False]
     assert ", ".join(failed) == checks, str(report)
@@ -336,8 +340,7 @@ SAID = [  # layer, or its name, what its report says, what it does not say
 
 @pytest.mark.parametrize("make, said, unsaid", [*SAID, *ASKED])
 def test_a_report_says_what_is_true_and_nothing_else(make, said, unsaid):
-    torch.manual_seed(0)
-    report = str(examine(KINDS.get(make, make)(), E, H))
+    report = str(report_on(KINDS.get(make, make)))
     assert said in report and unsaid not in report, report
 
 
