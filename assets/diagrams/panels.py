@@ -196,12 +196,12 @@ def seen(ax):
     write(ax, x + 1.2, 0.3, "key", **BOLD)
     write(ax, 0.2, y + 1.2, "query", rotation=90, va="center", **BOLD)
     lengths = {"head 0.0": 0.94, "uniform attention": 0.04}
-    lengths |= {"untrained model": 0.05, "entropy-matched copy": 0.09}
+    lengths |= {"untrained model": 0.04, "entropy-matched copy": 0.16}
     for i, (name, length) in enumerate(lengths.items()):
         low = 3.0 - 0.52 * i
         write(ax, 3.82, low + 0.2, name, 8, ha="left")
         bar(ax, 3.82, low, 1.68 * length, "", i == 0)
-    arrow(ax, (3.82 + 1.68 * 0.09, 0.98), (3.82 + 1.68 * 0.94, 0.98), **FLOW)
+    arrow(ax, (3.82 + 1.68 * 0.16, 0.98), (3.82 + 1.68 * 0.94, 0.98), **FLOW)
     write(ax, 4.7, 0.8, "lift", color=MARK, **BOLD)
 
 

@@ -64,8 +64,8 @@ def _replaced(ax):
     arrow(ax, (5.96, 1.48), (5.96, 1.22))
     write(ax, 6.02, 1.35, "mean", 8, ha="left")
     box(ax, 7.46, 0.74, 0.46, 1.22, "rest\nof the\nmodel", QUIET, size=8)
-    row(ax, 2.14, {6.02: "output", 6.8: "4 heads", 8.44: "right"}, 9, **BOLD)
-    row(ax, 0.55, {6.02: "6 × 32", 6.8: "6 × 128", 8.44: "of words"})
+    row(ax, 2.14, {6.02: "output", 6.8: "4 heads", 8.35: "right words"}, 9, **BOLD)
+    row(ax, 0.55, {6.02: "6 × 32", 6.8: "6 × 128", 8.44: "share"})
 
 
 def recap_08():
