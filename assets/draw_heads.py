@@ -15,8 +15,8 @@ HEADS = [2, 5, 0, 8]
 
 def main() -> None:
     minilm = load_minilm()
-    ids = minilm.tokenizer(SENTENCE, return_tensors="pt").input_ids  # (1, 13)
-    weights = record_attention(minilm.model, ids)[0][0]  # (12, 13, 13), of layer 0
+    ids = minilm.tokenizer(SENTENCE, return_tensors="pt").input_ids  # (1, 9)
+    weights = record_attention(minilm.model, ids)[0][0]  # (12, 9, 9), of layer 0
 
     style()
     tokens = minilm.tokenizer.convert_ids_to_tokens(ids[0])

@@ -18,7 +18,6 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from utils.masks import as_added
 from utils.masks import causal_mask as causal_mask  # offered here, too
-from utils.masks import padding_mask as padding_mask
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -179,7 +178,7 @@ class MultiHeadAttention(nn.Module):
         query (batch, queries, embed_dim); key (batch, keys, embed_dim), default: query;
         value: default: key. mask: see `masks.py`.
         need_weights: return the weights (batch, heads, queries, keys), never averaged
-            and never dropped out. False: None in their place, from the fused kernel.
+            and never dropped out. False: None in their place.
         cache: a dict of this layer alone, empty at first, in which the keys and values
             of earlier calls are kept; the new queries then attend to old and new
             positions, under a mask such as `causal_mask(new, past + new)`.
@@ -228,12 +227,12 @@ class MultiHeadAttention(nn.Module):
             heads, weights = scaled_dot_product_attention(q, k, v, mask, **options)
             return heads, weights if need_weights else None
         added = as_added(mask, bias, (*q.shape[:-1], k.shape[-2]), q.dtype)
-        attend = F.scaled_dot_product_attention
+        kernel = F.scaled_dot_product_attention
         # the kernel of the CPU gives zeros in empty rows
         if added is None or q.device.type == "cpu":
-            return attend(q, k, v, attn_mask=added, dropout_p=dropout_p), None
-        empty, finite = _empty(added), added.masked_fill(_empty(added), 0.0)
-        heads = attend(q, k, v, attn_mask=finite, dropout_p=dropout_p)
+            return kernel(q, k, v, attn_mask=added, dropout_p=dropout_p), None
+        finite = added.masked_fill(empty := _empty(added), 0.0)
+        heads = kernel(q, k, v, attn_mask=finite, dropout_p=dropout_p)
         return heads.masked_fill(empty, 0.0), None
 
     @classmethod

@@ -10,11 +10,11 @@ of heads; `weights`, not dropped out; `heads` (batch, heads, queries, head_dim),
 outputs of the heads before `out_proj`. Of any other attention there are the weights
 that it returns: they can only be recorded, and in training they are dropped out.
 
-All of this is done by forward hooks: in a `with` block, a part goes through a module of
-its own that returns what it is given. Compiled code and PyTorch's fast path would not
-call the hooks, so both are off in the block. Of two blocks that change the same
-activation, the one that was entered later gets what the earlier one left. Afterwards
-the model is as it was, also after an error.
+All of this stands on forward hooks: in a `with` block, a layer's `attend` is wrapped,
+and a part goes through a module that returns what it is given. Compiled code and
+PyTorch's fast path would not call the hooks, so both are off in the block. Of two
+blocks that change the same activation, the one that was entered later gets what the
+earlier one left. Afterwards the model is as it was, also after an error.
 """
 
 import copy
@@ -69,6 +69,7 @@ def replaced(model: nn.Module, changes: Mapping) -> Iterator[nn.Module]:
         each time}; names: see the top of this file.
     Gradients pass through a function. Replaced weights are dropped out in training, as
     others are. A cache keeps the keys and values that were there.
+    RuntimeError, after the block, if one of them was not called.
 
     >>> layer, x = MultiHeadAttention(embed_dim=8, num_heads=2), torch.randn(1, 5, 8)
     >>> with replaced(layer, {"heads": torch.zeros_like}):
@@ -76,10 +77,10 @@ def replaced(model: nn.Module, changes: Mapping) -> Iterator[nn.Module]:
     >>> bool((output == layer.out_proj.bias).all())
     True
     """
-    never = set(changes)
+    unmet = set(changes)
 
     def put(pattern, name, x):
-        never.discard(pattern)
+        unmet.discard(pattern)
         new = changes[pattern](x) if callable(changes[pattern]) else changes[pattern]
         if getattr(new, "shape", None) != x.shape:  # it might be broadcast
             given = getattr(new, "shape", type(new).__name__)
@@ -90,8 +91,8 @@ def replaced(model: nn.Module, changes: Mapping) -> Iterator[nn.Module]:
         for pattern in changes:
             undo.enter_context(_attached(model, [pattern], partial(put, pattern)))
         yield model
-    if never:
-        raise RuntimeError(f"{sorted(never)} was not called, so nothing was replaced.")
+    if unmet:
+        raise RuntimeError(f"{sorted(unmet)} was not called, so nothing was replaced.")
 
 
 def record_attention(model: nn.Module, *inputs, **named) -> list[Tensor]:
@@ -184,11 +185,11 @@ def _means(model: nn.Module, names: Iterable[str], mean_from) -> dict[str, Tenso
     inputs = mean_from if isinstance(mean_from, tuple) else (mean_from,)
     with looking(model), recorded(model, *names, every_call=True) as seen:
         model(*inputs)
-    outputs = {}
+    means = {}
     for name in names:  # (heads, tokens, head_dim) of each call
         calls = [x.transpose(0, 1).flatten(1, 2) for x in seen[name]]
-        outputs[name] = torch.cat(calls, dim=1).mean(dim=1, keepdim=True)
-    return outputs
+        means[name] = torch.cat(calls, dim=1).mean(dim=1, keepdim=True)
+    return means
 
 
 def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tensor:
@@ -211,9 +212,9 @@ def head_importance(model: nn.Module, loss: Callable, *examples: Tensor) -> Tens
 
     with looking(model), torch.enable_grad(), _attached(model, gates, gate):
         for example in zip(*(x.split(1) for x in examples), strict=True):
-            found, ones = loss(model, *example), [*gates.values()]
+            value, each = loss(model, *example), [*gates.values()]
             # 0 for a layer that was not called
-            slopes = torch.autograd.grad(found, ones, materialize_grads=True)
+            slopes = torch.autograd.grad(value, each, materialize_grads=True)
             sizes.append(torch.stack(slopes).abs())
     return torch.stack(sizes).mean(0)[..., 0, 0]
 
@@ -258,7 +259,7 @@ def _fitting(pattern: str, known: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _attached(model: nn.Module, patterns: Iterable[str], function: Callable):
-    """Put function(name, x) in the place of each activation x, unless it is None."""
+    """Put function(name, x), unless it is None, in the place of each activation x."""
     known = _activations(model)
     names = dict.fromkeys(name for each in patterns for name in _fitting(each, known))
     fast = torch.backends.mha.get_fastpath_enabled()

@@ -19,7 +19,7 @@ ON_PURPOSE = {
 
 
 def numbers(p: Probe):
-    """Look for the way of computing that gives the layer's numbers."""
+    """Look for the way of computing that gives the layer's numbers, `p.reading`."""
     if not p.output.isfinite().all():
         return None
     usual = {"": ONE, ", causal": CAUSAL}
@@ -46,9 +46,9 @@ def numbers(p: Probe):
             return each.ok, equation(p, each, pattern, whole, p.output) + each.but
     asked = with_other_heads(p, bare)
     likely = [plain for _, plain in ways if plain.likely]
-    shown = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
+    patterns = [None, CAUSAL] if names else [None, CAUSAL, p.sees]
     one = p.tried(p.x[:1], layer=p.bare)
-    for plain, mask, mistake in product(likely, shown, known_mistakes()):
+    for plain, mask, mistake in product(likely, patterns, known_mistakes()):
         given = ((p.x[:1], one), (p.x, bare))  # one text first: most differ in it
         if all(
             p.same(mistake.gives(x, plain, heads, mask), y, SINGLE) for x, y in given
@@ -104,7 +104,7 @@ def large_scores(p: Probe):
 
 
 def numbers_with_a_mask(p: Probe):
-    """Name the mistake of a layer that is right until it gets a mask."""
+    """Say what is wrong with a layer that is right until it gets a mask."""
     if p.hides:
         return differs_with_a_mask(p) if p.reading else None
     if not p.reading or masks.kinds(p)[0] is not False:

@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 
 
 def reference(x: Tensor, each: Reading, num_heads: int, mask: Tensor | None) -> Tensor:
-    """Return attention of x (batch, length, embed_dim) with these matrices."""
+    """Return attention of x (batch, length, embed_dim), under mask (queries, keys)."""
     *inputs, out = each.matrices
     q, k, v = (x @ m.w.mT + m.b for m in inputs)
     groups = k.shape[-1] * num_heads // q.shape[-1]  # key and value heads
@@ -88,7 +88,7 @@ def in_turns(each: Reading, num_heads: int, groups: int) -> Reading:
 
 
 def in_blocks(layer: nn.Module, embed_dim: int, num_heads: int) -> Iterator[Reading]:
-    """Yield the readings in which neighbouring heads share keys and values, if any."""
+    """Yield the readings in which heads that share keys and values are neighbours."""
     eye = torch.eye(embed_dim, dtype=torch.float64)
     nothing = Matrix("no output projection", eye, torch.zeros_like(eye[0]))
     ways = matrices(layer, True), matrices(layer, False)

@@ -125,8 +125,8 @@ def batch(p: Probe):
     alone = p.tried(p.x[1:2])  # the first may get what it gets alone
     ok = alone is None or p.same(alone, p.output[1:2])
     ok = ok and not moved_by_one(p)[[0, 2]].any()
-    text = "a text gives something else in a batch than alone; other tests wait"
-    return either(ok, "each text gives what it gives alone", text)
+    fault = "a text gives something else in a batch than alone; other tests wait"
+    return either(ok, "each text gives what it gives alone", fault)
 
 
 def pattern(sees: Tensor) -> tuple[bool | None, str]:

@@ -48,7 +48,7 @@ class Verdict:
 
 @surroundings()
 def grade(exercise: Exercise, function: Callable) -> Verdict:
-    """Return the verdict on one answer. What the answer prints is seen; no picture."""
+    """Return the verdict on an answer, whose prints are seen; nothing is drawn."""
     if is_untouched(function):
         return Verdict(UNTOUCHED, "Replace the ... and run the cell again.")
     trials, did = exercise.trials(), []
@@ -110,7 +110,7 @@ def is_untouched(function: Callable) -> bool:
 
 # --- names ------------------------------------------------------------------------
 
-FORMS = {  # name -> (what to say, f(yours, expected): what yours becomes without it)
+DISGUISES = {  # name -> (what to say, f(yours, expected): yours without it)
     "more returned than was asked for": (
         "Its first part is right: return only that.",
         lambda x, y: x[:1] if isinstance(x, tuple) else []),
@@ -138,36 +138,36 @@ FORMS = {  # name -> (what to say, f(yours, expected): what yours becomes withou
 
 
 def name_of(
-    exercise: Exercise, tried: Callable, should: list, did: list, said: list[str]
+    exercise: Exercise, known: Callable, should: list, did: list, said: list[str]
 ) -> tuple[str | None, str]:
     """Return (the mistake, the sentence that claims it), or (None, "").
 
     The sentence is "" where the difference itself names the mistake.
 
-    tried(function, i): what a known mistake does on trial i. should, did, said: on each
+    known(function, i): what a known mistake does on trial i. should, did, said: on each
     trial what the reference did, the answer did, and how they differ.
     """
     wrong = [i for i, words in enumerate(said) if words]
     # the wrong ones first: they tell forms apart soonest
     order = sorted(range(len(did)), key=lambda i: not said[i])
     for form in exercise.forms:
-        if not any(difference(tried(form.function, i), did[i]) for i in order):
+        if not any(difference(known(form.function, i), did[i]) for i in order):
             claim = f"Your answer equals a known mistake, {form.name!r}."
             return form.name, f"{claim} {form.why}"
     names = {meaning(said[i])[0] for i in wrong}
     if len(names) == 1 and any(names):
         return names.pop(), ""
     outputs = [(y.get("returns"), x.get("returns")) for y, x in zip(should, did)]
-    for name, (claim, change) in FORMS.items():
+    for name, (claim, change) in DISGUISES.items():
         if all(_becomes(change, *outputs[i]) for i in wrong):
             return name, claim
     if not any(tensors_in(each.get("returns")) for each in should):
         return None, ""  # the answer is a test: the same yes or no proves no mistake
     votes = []  # on how many inputs a form has the output of the answer
     for form in exercise.forms:
-        if not _same_output(tried(form.function, wrong[0]), did[wrong[0]]):
+        if not _same_output(known(form.function, wrong[0]), did[wrong[0]]):
             continue  # nearly, but not on the input that is shown
-        gave = [tried(form.function, i) for i in wrong]
+        gave = [known(form.function, i) for i in wrong]
         if all(difference(should[i], each) for i, each in zip(wrong, gave)):
             agree = sum(
                 _same_output(each, did[i]) and not _same_output(should[i], did[i])

@@ -13,9 +13,10 @@ from torch import nn
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from utils.attention import causal_mask, padding_mask, scaled_dot_product_attention
+from utils.attention import causal_mask, scaled_dot_product_attention
 from utils.baselines import untrained_copy
 from utils.exercises import EXERCISES
+from utils.masks import padding_mask
 from utils.models import Block, CausalLM, Encoder, GatedMLP
 from utils.own import OwnAttention, OwnRotary, with_own_functions
 from utils.positions import Rotary
