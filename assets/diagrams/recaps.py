@@ -195,7 +195,7 @@ def _added(ax):
         named(ax, x, PLACE, signed(colours), CELL, name, "6 × 8")
     row(ax, PLACE, {0.95: "+", 1.71: "="}, 11)
     write(ax, 1.325, 0.74, "sinusoidal: computed", 8)
-    write(ax, 1.325, 0.54, "learned: 6 rows of max_length × 8", 8)
+    write(ax, 1.325, 0.54, "learned: 6 of max_length rows", 8)
 
 
 def _rotated(ax):

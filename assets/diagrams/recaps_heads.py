@@ -73,7 +73,8 @@ def recap_08():
     ax = ground(HEIGHT)
     panel(ax, 0.15, 4.2, "activation patching", _patched)
     panel(ax, 4.45, 4.4, "a head's circuits, from its weights", _circuits)
-    note = "E: embeddings, U: output layer; norms left out, QK at one distance (RoPE)"
+    note = "E: embeddings after the first norm, U: output layer; "
+    note += "QK at one distance (RoPE)"
     row(ax, 0.19, {6.72: note, 2.32: "the same model, the same story except one word"})
 
 
