@@ -208,6 +208,8 @@ def of_text(book, cell):
         yield "links", wrong
     for wrong in images_without_alt(cell["source"]):
         yield "alt_text", wrong
+    if cell["source"].count("<details>") != cell["source"].count("</details>"):
+        yield "folding", "a <details> without its end hides the rest of the page"
     named = {*re.findall(r"attachment:([^\s)\"'>]+)", cell["source"])}
     if lost := named - pictured(cell)[1].keys():
         yield "attachments", f"{sorted(lost)} are no drawings of assets/diagrams"

@@ -186,6 +186,7 @@ BREAKERS = [
     ("folding", puts(PRINTS, "metadata", house.FOLDED), "without a title"),
     ("folding", puts(PRINTS, "metadata", {"tags": ["hide-input"]}), "without a title"),
     ("folding", puts(PRINTS, "metadata", {"cellView": "form"}), "without a title"),
+    ("folding", appends(LAST, "<details><summary>Why?</summary>"), "without its end"),
     ("text_between", inserts(ONE, ONE), "three visible code cells"),
     ("budget", replaces(FIRST, " minutes", "0 minutes"), "minutes, but asks"),
     ("budget", replaces(FIRST, " minutes", " moments"), "minutes, but asks"),
