@@ -341,7 +341,7 @@ def _asked(layer, forward, *inputs, **named):
         if option in call.arguments:
             call.arguments[option] = value
     result = forward(*call.args, **call.kwargs)
-    weights = result[-1] if isinstance(result, tuple) else None
+    weights = result[-1] if isinstance(result, tuple) and len(result) > 1 else None
     if not isinstance(layer, MultiHeadAttention):
         _look(layer, weights)
     weights = weights.mean(dim=-3) if mean else weights
@@ -353,7 +353,7 @@ def _look(layer: nn.Module, weights) -> None:
     kind = type(layer).__name__
     if not isinstance(weights, Tensor) or weights.dim() not in (3, 4):
         returns = f"{kind} must return (output, weights), weights of 4 axes"
-        how = 'a model of `transformers` with attn_implementation="eager"'
+        how = '`transformers`: attn_implementation="eager" or output_attentions=True'
         raise ValueError(f"{returns}; {how}.")
     each = weights if weights.dim() == 4 else weights[None]  # one sequence
     if _through(layer, "weights", each) is not each:

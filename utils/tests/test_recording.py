@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 from utils.attention import MultiHeadAttention, merge_heads, split_heads
 from utils.masks import causal_mask, padding_mask
@@ -497,6 +497,8 @@ def cut(heads, model=None, **options):
 
 BOTH = nn.ModuleList([MultiHeadAttention(E, H), ENCODER])
 LINEAR = nn.Linear(E, E).double()
+SMALL = {"hidden_size": E, "num_hidden_layers": 1, "num_attention_heads": H}
+MPNET = MPNetModel(MPNetConfig(**SMALL, intermediate_size=E)).eval()  # (output,)
 REFUSED = r"""
 no 'layer1'.*'linear1' | put("layer1", X)
 no 'linear\*\.\*' | put("linear*.*", X)
@@ -507,6 +509,7 @@ in its place is NoneType | put("linear1", lambda x: None)
 out_proj.*not called | put("self_attn.out_proj", X)
 Linear called no attention | record_attention(LINEAR, X)
 return .output, weights | record_attention(Plain(1, 1), X)
+return .output, weights.*output_attentions=True | record_attention(MPNET, IDS)
 {0: 4, 1: 4} | cut({2: [0]})
 {0: 4, 1: 4} | cut({1: [4]})
 {0: 4, 1: 4} | cut({0: [-1]})
