@@ -1,25 +1,24 @@
-"""Lessons 06 and 07 say that some of their cells, copied into a file, are a script."""
+"""What lessons 06, 07 and 10 give away: a file, and cells that are a script."""
 
-import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from utils.exercises import EXERCISES
 from utils.exercises.catalogue import cells_of
 from utils.pretrained import load_story_model
 from utils.stories import NUMBER, VOCAB, encode, write_stories
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-PAGE = NOTEBOOKS / "06_transformer_block.ipynb"
+ROOT = Path(__file__).parents[2]
+ONE_FILE = ROOT / "assets/one_file.py"
 
 
-def visible_cells(begins: str, ends: str, page: Path = PAGE) -> list[str]:
+def visible_cells(begins: str, ends: str, page: Path) -> list[str]:
     """Return the unfolded code between two headings of the page."""
     cells = list(cells_of(page))
     first, last = (
@@ -33,38 +32,48 @@ def visible_cells(begins: str, ends: str, page: Path = PAGE) -> list[str]:
     ]
 
 
-@pytest.fixture
-def script() -> str:
-    """Return the script, made as the page tells it, with both exercises solved."""
-    cells = visible_cells("## 3 The language model", "## 5 Does the model see")
-    (block,) = visible_cells("### Norm, compute, add", "### Which parts connect")
-    imports, *rest = (cell for cell in cells if "surprise" not in cell)
-    assert "import torch" in imports and block.startswith("class Block(")
-    code = "\n\n".join([imports, block, *rest])
-    code, checks = re.subn(r"^check\(.*\)$", "", code, flags=re.M)
-    assert checks == 2
-    for name, number in (("CausalLM", "6.1"), ("next_token_loss", "6.2")):
-        solution = EXERCISES[number].solution
-        (mine,) = re.findall(r"^(?:class|def) (\w+)", solution, re.M)
-        line = f'{name} = answer("{number}")'
-        assert code.count(line) == 1
-        code = code.replace(line, f"{solution}\n\n{name} = {mine}")
-    return code
+@pytest.fixture(scope="module")
+def one_file() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(ONE_FILE)))
 
 
-def test_the_visible_cells_of_the_page_train_a_model(script, tmp_path, capsys):
-    few = script.replace("steps=900", "steps=3")
-    assert few != script
-    path = tmp_path / "mine.py"
-    path.write_text(few, encoding="utf-8")
-    names = runpy.run_path(str(path))  # nothing but its own imports
-    assert len(names["losses"]) == 3
-    assert names["losses"][0] > names["losses"][-1]
-    assert set(names["held_out_losses"]) == {0}
+def test_one_file_has_the_model_of_lesson_06_and_the_cache_of_lesson_10(one_file):
+    theirs = load_story_model().double()
+    own = one_file.LanguageModel(len(VOCAB)).double()
+    own.load_state_dict(theirs.state_dict())  # the same names
+    ids, cache = encode(write_stories(3, seed=2))[:, :40], [{}, {}]
+    logits, expected = own(ids), theirs(ids)
+    near = {"atol": 1e-5, "rtol": 1e-4}  # its angles have single precision
+    assert_close(logits, expected, **near)
+    by_part = [own(part, cache) for part in ids.split((1, 30, 1, 8), dim=1)]
+    assert_close(torch.cat(by_part, dim=1), logits)
+    same = [name for name, _ in own.named_parameters()]
+    found = torch.autograd.grad(logits.square().sum(), [*own.parameters()])
+    named = dict(theirs.named_parameters())
+    wanted = torch.autograd.grad(expected.square().sum(), [named[x] for x in same])
+    for mine, other in zip(found, wanted, strict=True):
+        assert (mine - other).abs().max() < 1e-4 * other.abs().max()
+    for _ in range(50):
+        ids = torch.cat([ids, theirs(ids)[:, -1:].argmax(dim=-1)], dim=1)
+    assert torch.equal(one_file.write(own, ids[:, :40], 50, temperature=0), ids)
+    assert one_file.write(own, ids, 5).shape == (3, 95)
+
+
+def test_one_file_learns_a_text_and_needs_no_file_of_the_course(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("Zeile für Zeile. " * 20, encoding="utf-8")
+    command = [sys.executable, "-I", str(ONE_FILE), str(path), "--length", "40"]
+    done = subprocess.run([*command, "--steps", "60"], capture_output=True, check=True)
+    first, last, text = done.stdout.decode().splitlines()
+    assert float(first.split()[-1]) > 2 > 1 > float(last.split()[-1])
+    assert text.startswith("Zeile für ") and len(text) == 40
+    path.write_text("short", encoding="utf-8")
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 2 and b"5 characters: too few" in done.stderr
 
 
 def test_the_script_for_a_model_of_your_own_needs_no_file_of_the_course(tmp_path):
-    page = NOTEBOOKS / "07_seeing_heads.ipynb"
+    page = ROOT / "notebooks/07_seeing_heads.ipynb"
     known = {
         "model": load_story_model().double(),
         "inputs": encode(write_stories(2, seed=2)),
