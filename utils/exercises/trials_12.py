@@ -42,6 +42,8 @@ class Layer:
     def train(self, mode=True):  # as of a module: tests of the page call it
         return self
 
+    eval = train
+
     def __repr__(self):
         return "a layer"
 
@@ -124,13 +126,14 @@ def six_layers():
     """Yield six layers by name: each fault is once the only one, and more at random."""
     rng = random.Random(0)
     for number in range(18):
+        names = NAMES if number % 3 else NAMES[::-1]  # not always alphabetical
         some = [FAULTS[number]] if number < len(FAULTS) else rng.sample(FAULTS, 3)
         some = some if number < 17 else []  # the last six are all right
         kinds = [*some, LARGE, *[Layer] * 5][:6]
         rng.shuffle(kinds)
         layers = {
             name: kind(100 * number + 10 * i, *rng.choice(SIZES))
-            for i, (name, kind) in enumerate(zip(NAMES, kinds))
+            for i, (name, kind) in enumerate(zip(names, kinds))
         }
         yield {"layers": layers}
 
@@ -205,6 +208,14 @@ SUMS = [
         softmax=lambda self, s: s.softmax(dim=-2),
     ),
     made("causal mask after the softmax", after=lambda self, w, m: w.tril()),
+    made(  # its first output is NaN
+        "earlier tokens only",
+        biased=lambda self, s: s.masked_fill(distances(s) > -1, LOW),
+    ),
+    made(
+        "sums of 0.95",
+        softmax=lambda self, s: s.softmax(dim=-1) * (0.95 if s.shape[-1] > 1 else 1.0),
+    ),
     made(  # the first four outputs are right
         "causal, a window of four after the softmax",
         biased=causal,
