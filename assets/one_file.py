@@ -2,8 +2,8 @@
 
 python one_file.py TEXT.txt     learns the characters of a file, and writes some more
 
-Model and training are those of lesson 06, and the cache is that of lesson 10. Nothing
-is imported from the course: copy this file, and change it.
+The model is that of lesson 06, and the cache is that of lesson 10. Nothing is imported
+from the course: copy this file, and change it.
 """
 
 import argparse
