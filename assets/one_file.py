@@ -7,6 +7,7 @@ from the course: copy this file, and change it.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -127,6 +128,8 @@ def main():
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--length", type=int, default=128, help="of a piece of text")
     options = parser.parse_args()
+    sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
+    torch.manual_seed(0)
     text = options.text.read_text(encoding="utf-8")
     if len(text) <= options.length + 1:
         parser.error(f"{options.text} has {len(text)} characters: too few.")
