@@ -84,14 +84,19 @@ class LanguageModel(nn.Module):
         cache: what an earlier call for the same text has filled: [{}, {}, ...] at
             first, a dict for each block. Without it, ids are the whole text.
         """
+        if cache is None:
+            cache = [{} for _ in self.blocks]
         x = self.embedding(ids)
-        for block, kept in zip(self.blocks, cache or [{} for _ in self.blocks]):
+        for block, kept in zip(self.blocks, cache, strict=True):
             x = block(x, kept)
         return self.head(self.norm(x))
 
 
 def train(model, ids, steps, length, batch=32, learning_rate=2e-3):
-    """Train on random pieces of a text ids (tokens,), and print the loss."""
+    """Train on random pieces of a text ids (tokens,), and print each 100th loss.
+
+    It begins near ln(vocab_size). width / num_heads of the model must be even (RoPE).
+    """
     adam = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     warm = torch.optim.lr_scheduler.LinearLR(adam, 0.02, total_iters=50)
     for step in range(1, steps + 1):
@@ -111,7 +116,7 @@ def train(model, ids, steps, length, batch=32, learning_rate=2e-3):
 @torch.no_grad()
 def write(model, ids, steps, temperature=0.7):
     """Return ids (batch, length + steps): prompts ids (batch, length), continued."""
-    cache, new = [{} for _ in model.blocks], ids
+    cache, new = [{} for _ in model.blocks], ids  # cache: a dict for each block
     for _ in range(steps):
         logits = model(new, cache)[:, -1]  # cache: only the new tokens are given
         if temperature == 0:
@@ -128,11 +133,11 @@ def main():
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--length", type=int, default=128, help="of a piece of text")
     options = parser.parse_args()
-    sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
+    text = options.text.read_text(encoding="utf-8-sig")
+    if not 10 < options.length < len(text):
+        asked = f"--length {options.length} must lie between 10 and that"
+        parser.error(f"{options.text} has {len(text)} characters: {asked}.")
     torch.manual_seed(0)
-    text = options.text.read_text(encoding="utf-8")
-    if len(text) <= options.length + 1:
-        parser.error(f"{options.text} has {len(text)} characters: too few.")
     vocab = sorted(set(text))
     number = {character: i for i, character in enumerate(vocab)}
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -141,7 +146,8 @@ def main():
     train(model, ids, options.steps, options.length)
     # a longer text would have distances that it has never seen (lesson 05)
     written = write(model, ids[None, :10], options.length - 10)[0]
-    print("".join(vocab[i] for i in written))
+    told, terminal = "".join(vocab[i] for i in written), sys.stdout.encoding or "utf-8"
+    print(told.encode(terminal, "replace").decode(terminal))
 
 
 if __name__ == "__main__":
