@@ -116,6 +116,66 @@ def _vector(ax, x, y, numbers, colour, cell=CELL):
     numbered(ax, x, y + CELL / 2, [numbers], colour, cell, CELL)
 
 
+# --- the promise: one head of a trained model ---
+
+SENTENCE = "[CLS] the animal did not cross the street because it was too tired . [SEP]"
+OF_IT = [0.10, 0.04, 0.69, 0, 0, 0.01, 0, 0.05, 0, 0.06, 0, 0, 0.02, 0, 0.01]
+
+
+def arcs_of_it():
+    """Draw how much weight the token it gives to each token of its sentence."""
+    ax, words = ground(1.5), SENTENCE.split()
+    places = np.linspace(0.5, 8.5, len(words))
+    it = words.index("it")
+    for word, x, weight in zip(words, places, OF_IT):
+        turn = np.linspace(0, np.pi, 40)
+        across = (x + places[it]) / 2 + (x - places[it]) / 2 * np.cos(turn)
+        up = 0.48 + 0.16 * abs(x - places[it]) * np.sin(turn)
+        ax.plot(across, up, color=MARK, lw=10 * weight, solid_capstyle="butt")
+        write(ax, x, 0.32, word, 9, **(BOLD if word == "it" else {}))
+        write(ax, x, 0.14, f"{weight:.2f}", 8)
+
+
+# --- masks ---
+
+
+def three_masks():
+    """Draw the causal mask, a padding mask, and what both allow."""
+    ax, tokens = ground(1.95), ["[PAD]", "The", "cat", "sat"]
+    causal, padding = np.tri(4, dtype=int), np.array([[0, 1, 1, 1]])
+    wide, tall, top, x = 0.42, 0.26, 1.37, 0.8
+    names(ax, x - 0.06, top, tokens, tall)
+    for name, mask, sign, size in (
+        ("causal", causal, "&", r"$L \times S$"),
+        ("padding", padding, "=", r"$1 \times S$"),
+        ("causal & padding", causal & padding, "", r"$L \times S$"),
+    ):
+        end = numbered(ax, x, top, mask, np.where(mask, MARKED, QUIET), wide, tall)
+        write(ax, (x + end) / 2, 1.74, name, 10, **BOLD)
+        row(ax, 1.47, {x + (i + 0.5) * wide: token for i, token in enumerate(tokens)})
+        write(ax, (x + end) / 2, top - len(mask) * tall - 0.14, size, 8)
+        write(ax, end + 0.45, top - 2 * tall, sign, 13)
+        x = end + 0.9
+    frame = {"fc": "none", "ec": MARK, "lw": 2}
+    ax.add_patch(Rectangle((end - 4 * wide, top - tall), 4 * wide, tall, **frame))
+    write(ax, end + 0.12, top - tall / 2, "empty row", ha="left", color=MARK, **BOLD)
+
+
+def mask_after():
+    """Draw the row of cat with the mask after the softmax."""
+    ax, scores = ground(2.72), np.array(KEYS) @ QUERIES[CAT] / 2
+    _scores(ax, CAT, scores, "scores", r"$q \cdot k\; /\, \sqrt{d_k}$")
+    _weights(ax, 4.4, scores, "weights")
+    _head(ax, 7.1, "mask", "")
+    _head(ax, 8.1, "rest", "× mask", MARK)
+    left = softmax(scores) * (np.arange(6) <= CAT)
+    for i, (y, weight) in enumerate(zip(HEIGHTS, left)):
+        write(ax, 7.1, y, f"× {int(i <= CAT)}", 10)
+        arrow(ax, (7.36, y), (7.7, y), width=0.8)
+        write(ax, 8.1, y, f"{weight:.2f}" if weight else "0", 10)
+    write(ax, 8.1, 0.2, f"sum {left.sum():.2f}", 8, color=MARK, **BOLD)
+
+
 # --- how the loss moves a score ---
 
 

@@ -14,8 +14,11 @@ from torch.nn import functional as F
 from assets.diagrams import __main__ as diagrams
 from assets.diagrams.debugging import CAUSAL, LATER
 from assets.diagrams.drawing import save
+from assets.diagrams.lesson_01 import OF_IT, SENTENCE
 from assets.diagrams.transformer import transformer
 from utils.plotting import DIAGRAMS
+from utils.pretrained import load_minilm
+from utils.recording import record_attention
 
 CAPTIONS = json.loads((DIAGRAMS / "diagrams.json").read_text(encoding="utf-8"))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -77,3 +80,10 @@ def test_who_sees_whom_is_what_pytorch_does(drawn, shown):
         changed[token] = torch.randn(16)
         sees[:, token] = ((attended(changed) - attended(x)).abs() > 1e-9).any(-1)
     assert (sees == drawn).all()
+
+
+def test_the_arcs_are_those_of_the_model():
+    minilm, words = load_minilm(), SENTENCE.split()
+    ids = torch.tensor([minilm.tokenizer.convert_tokens_to_ids(words)])
+    weights = record_attention(minilm.model, ids)[3][0, 1, words.index("it")]
+    torch.testing.assert_close(torch.tensor(OF_IT), weights, atol=0.0051, rtol=0)
