@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.special import entr
 
-from utils.heads import normalised_entropy
+from utils.heads import checked, normalised_entropy
 from utils.masks import visible_keys
 from utils.recording import attention_layers, looking, record_attention, recorded
 
@@ -82,15 +83,13 @@ def entropy_matched_copy(
         raise ValueError(f"{shapes}; it needs one number per head, {heads} heads.")
     remaining, hooks = iter(targets), {}
 
-    def mean_entropy(weights: Tensor) -> Tensor:  # (heads,)
-        return normalised_entropy(weights, mask=mask, queries=queries).nanmean(0)
-
     def match(layer: nn.Module, inputs: tuple, named: dict) -> None:
         hooks.pop(layer).remove()  # the layer is called in here
         target, (once,) = next(remaining), record_attention(layer, *inputs, **named)
         _scale_queries(layer, torch.full_like(target, 2.0))
         (twice,) = record_attention(layer, *inputs, **named)
-        _scale_queries(layer, _factors(once, twice, target.to(once), mean_entropy) / 2)
+        factors = _factors(once, twice, target.to(once), mask, queries)
+        _scale_queries(layer, factors / 2)
 
     with looking(matched), recorded(matched):  # each layer, before the next is called
         for layer in attention_layers(matched).values():
@@ -99,7 +98,7 @@ def entropy_matched_copy(
     for hook in hooks.values():  # of layers that are not called
         hook.remove()
     for i, weights in enumerate(record_attention(matched, *inputs)):
-        found = mean_entropy(weights)
+        found = normalised_entropy(weights, mask=mask, queries=queries).nanmean(0)
         if not ((found - targets[i]).abs() <= 0.01).all():
             why = "Are keys equal, a layer called twice, or entropies not from 0 to 1?"
             raise ValueError(f"layer {i}: entropies became {found.tolist()}. {why}")
@@ -179,20 +178,28 @@ def holm(p_values: Sequence[float]) -> list[bool]:
     return rejected
 
 
-def _factors(once: Tensor, twice: Tensor, target: Tensor, mean_entropy) -> Tensor:
+def _factors(once: Tensor, twice: Tensor, target: Tensor, mask, queries) -> Tensor:
     """Return the numbers (heads,) by which queries must grow for the wanted entropy.
 
     once, twice: the weights, and those with queries twice as long. Their logarithms
     differ by the scores that grow with the query; masks and position biases cancel.
     """
+    _, visible, counted = checked(once, mask, queries)
+    choices = visible.sum(-1)[:, 0]  # (batch, queries)
+    rows = counted & (choices > 1)
+    # what a row's entropy counts in the mean of `normalised_entropy` over sequences
+    share = 1 / (choices.to(once.dtype).log() * rows.sum(-1, keepdim=True))
+    share = share[rows][:, None] / rows.any(-1).sum()
+    # only the rows that count: (rows, heads, keys)
+    once, twice = once.transpose(1, 2)[rows], twice.transpose(1, 2)[rows]
     both = (once > 0) & (twice > 0)
     grown = (twice.log() - once.log()).where(both, 0)
     start = once.log().where(both, -torch.inf)
     low, high = torch.full_like(target, -10.0), torch.full_like(target, 20.0)
     for _ in range(18):  # halve the range of the exponent: 30 becomes 0.0001
         middle = (low + high) / 2
-        weights = (start + (2**middle - 1)[:, None, None] * grown).softmax(-1)
-        flat = mean_entropy(weights) > target
+        weights = (start + (2**middle - 1)[:, None] * grown).softmax(-1)
+        flat = (entr(weights).sum(-1) * share).sum(0) > target
         low, high = middle.where(flat, low), high.where(flat, middle)
     return 2**high
 

@@ -63,7 +63,7 @@ def first_token(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     >>> first_token(torch.tensor([[1.0, 0], [0.7, 0.3]])[None, None], mask=causal)
     tensor([[0.7000]])
     """
-    weights, visible, counted = _checked(weights, mask, queries)
+    weights, visible, counted = checked(weights, mask, queries)
     choice = visible[..., 0] & (visible.sum(-1) > 1)  # (batch, 1, queries)
     return _mean(weights[..., 0], counted & choice[:, 0])
 
@@ -121,7 +121,7 @@ def entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     >>> entropy(torch.full((1, 1, 4, 4), 1 / 4))  # log 4
     tensor([[1.3863]])
     """
-    weights, _, counted = _checked(weights, mask, queries)
+    weights, _, counted = checked(weights, mask, queries)
     return _mean(entr(weights).sum(-1), counted)
 
 
@@ -131,7 +131,7 @@ def normalised_entropy(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     That is the logarithm of the number of visible keys: the result is 1 where all of
     them have the same weight. Queries count that have at least two visible keys.
     """
-    weights, visible, counted = _checked(weights, mask, queries)
+    weights, visible, counted = checked(weights, mask, queries)
     choices = visible.sum(-1)  # (batch, 1, queries)
     largest = choices.to(weights.dtype).log()
     return _mean(entr(weights).sum(-1) / largest, counted & (choices > 1)[:, 0])
@@ -149,7 +149,7 @@ def js_divergence(weights: Tensor, *, mask=None, queries=None) -> Tensor:
     tensor([[0.0000, 0.6931],
             [0.6931, 0.0000]])
     """
-    weights, _, counted = _checked(weights, mask, queries)
+    weights, _, counted = checked(weights, mask, queries)
     total = weights.new_zeros(weights.shape[1], weights.shape[1])
     for each, which in zip(weights, counted):  # all pairs at once would not fit a cache
         rows = each[:, which].flatten(1)  # (heads, queries * keys)
@@ -185,7 +185,7 @@ def weighted_values(layer, value_input: Tensor, weights: Tensor) -> Tensor:
         return weights * lengths[:, :, None]
 
 
-def _checked(weights, mask, queries, *, square: bool = False):
+def checked(weights, mask, queries, *, square: bool = False):
     """Return (weights, visible (batch, 1, queries, keys), counted (batch, queries))."""
     batch, _, rows, columns = weights.shape
     if square and rows != columns:
@@ -240,7 +240,7 @@ def _earlier_copies(ids: Tensor, weights: Tensor) -> Tensor:
 
 def _weight_on(keys: Tensor, weights, mask, queries, *, square=False) -> Tensor:
     """Return the mean weight on keys (batch, 1, queries, keys), of queries with any."""
-    weights, visible, counted = _checked(weights, mask, queries, square=square)
+    weights, visible, counted = checked(weights, mask, queries, square=square)
     keys = keys & visible
     return _mean(weights.mul(keys).sum(-1), counted & keys.any(-1)[:, 0])
 
