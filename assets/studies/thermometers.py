@@ -4,8 +4,7 @@ The models are those of lesson 02's deeper notebook: one causal attention layer 
 linear layer. At each hour they return, for each of eight thermometers, the temperature
 one hour back less the one two hours back. They have one head, two heads, or two heads
 whose split or merge is wrong. Of two heads there are 64 further runs, to see how often
-training fails. The notebook trains a few of these runs again. About three minutes on
-one core.
+training fails. About three minutes on one core.
 """
 
 from collections.abc import Sequence
