@@ -25,7 +25,7 @@ from .probe import (
 )
 
 PATTERNS = {  # of who sees whom: whether right layers have it, and (queries, keys)
-    "every token sees every token": (True, ONE),
+    "not causal: every token sees every token": (True, ONE),
     "causal: each token sees itself and earlier ones": (True, CAUSAL),
     "no token sees another": (False, ~ONE),
     "each token sees later ones only: is the mask inverted?": (False, ONE.triu()),
