@@ -88,7 +88,7 @@ def entropy_matched_copy(
         target, (once,) = next(remaining), record_attention(layer, *inputs, **named)
         _scale_queries(layer, torch.full_like(target, 2.0))
         (twice,) = record_attention(layer, *inputs, **named)
-        factors = _factors(once, twice, target.to(once), mask, queries)
+        factors = _factors(once, twice, target, mask, queries)
         _scale_queries(layer, factors / 2)
 
     with looking(matched), recorded(matched):  # each layer, before the next is called
@@ -184,7 +184,8 @@ def _factors(once: Tensor, twice: Tensor, target: Tensor, mask, queries) -> Tens
     once, twice: the weights, and those with queries twice as long. Their logarithms
     differ by the scores that grow with the query; masks and position biases cancel.
     """
-    _, visible, counted = checked(once, mask, queries)
+    once, visible, counted = checked(once, mask, queries)  # at least single precision
+    twice, target = twice.to(once), target.to(once)
     choices = visible.sum(-1)[:, 0]  # (batch, queries)
     rows = counted & (choices > 1)
     # what a row's entropy counts in the mean of `normalised_entropy` over sequences

@@ -310,7 +310,7 @@ SAID = [  # layer, or its name, what its report says, what it does not say
     ),
     ("ScaleInSingle", "softmax(QKᵀ/√6)V, equal to 1e-6", "single"),
     ("SingleTable", "it runs in single precision only", "could not"),
-    ("SharpCosines", "every token sees every token", "meant"),
+    ("SharpCosines", "not causal: every token sees every token", "meant"),
     ("SoftCap", meant("large scores"), "with a mask"),
     ("SoftmaxInSingle", "shuffled tokens give shuffled outputs", "meant"),
     ("zeros_hidden", "NaN comes out if all scores of a query are 0", "seen"),
