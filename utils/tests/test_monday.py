@@ -1,0 +1,37 @@
+"""The code on the page for Monday is that of lesson 12, and runs on other models."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 4, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    "model, leaks",
+    [
+        (LlamaForCausalLM(LlamaConfig(**SIZES)), False),
+        (BertLMHeadModel(BertConfig(**SIZES)), True),  # every token sees every token
+    ],
+)
+def test_first_checks(model, leaks):
+    page = (ROOT / "assets/pages/monday.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    lesson = ROOT / "notebooks/12_debugging_attention.ipynb"
+    cells = json.loads(lesson.read_text(encoding="utf-8"))["cells"]
+    assert code[code.index("def ") :].strip() in ["".join(c["source"]) for c in cells]
+    names = {}
+    exec(code, names)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    ids = torch.randint(50, (4, 12))
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    call = lambda model, ids: model(ids).logits  # noqa: E731
+    first, last, gap = names["first_checks"](model, inputs, targets, call=call)
+    assert last < 0.5 < first and (gap > 0.1 if leaks else gap < 1e-5)
+    assert all(torch.equal(before[x], each) for x, each in model.state_dict().items())
