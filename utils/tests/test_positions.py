@@ -1,10 +1,9 @@
-"""Position schemes: equal to `transformers`, in the layer, and what they refuse.
+"""Position schemes: equal to `transformers`, and what they refuse.
 
 That they equal their definitions, written out once more, is compared in lessons 04 and
 05.
 """
 
-import copy
 import math
 
 import pytest
@@ -33,11 +32,10 @@ from utils.positions import (
     sinusoidal,
     t5_bucket,
 )
-from utils.tests.helpers import SCHEMES, gradients, guards, normal, scheme_of
+from utils.tests.helpers import SCHEMES, guards, normal, scheme_of
 
 B, L, E, H = 3, 7, 16, 4  # batch, length, embed_dim, heads
 D = E // H
-every_scheme = pytest.mark.parametrize("name", SCHEMES)
 
 
 # --- transformers ---
@@ -133,42 +131,12 @@ def test_what_is_added_to_the_embeddings():
     assert torch.equal(x, before)
 
 
-# --- in the layer ---
-
-
-class Reader(nn.Module):
-    """One scheme in all its places: added to the input, and inside the layer."""
-
-    def __init__(self, name, seed=0, **options):
-        super().__init__()
-        self.position = scheme_of(name, seed)
-        self.attention = MultiHeadAttention(E, H, position=self.position, **options)
-
-    def forward(self, x, **options):
-        return self.attention(self.position.embed(x), **options)
-
-
-@pytest.mark.parametrize("num_kv_heads", [H, 2])
-@every_scheme
-def test_in_the_layer(name, num_kv_heads):
-    """Both kernels and their gradients; the last queries alone.
-
-    That a cache changes nothing is compared in test_models.
-    """
-    reader, x = Reader(name, num_kv_heads=num_kv_heads), normal(B, L, E)
-    for mask in (None, causal_mask(L)):
-        results = []
-        for need_weights in (False, True):
-            output, weights = reader(x, mask=mask, need_weights=need_weights)
-            loss = (output * normal(B, L, E, seed=1)).sum()
-            results.append([output, *gradients(loss, reader)])
-        assert_close(*results, atol=2e-5, rtol=1e-4)
-    whole, placed = output, reader.position.embed(x)
-    for queries in (1, 2):
-        parts, mask = (placed[:, -queries:], placed), causal_mask(queries, L)
-        part = reader.attention(*parts, mask=mask, need_weights=True)
-        assert_close(part[0], whole[:, -queries:], atol=1e-5, rtol=1e-5)
-        assert_close(part[1], weights[:, :, -queries:], atol=1e-5, rtol=1e-5)
+def test_a_bias_is_added_where_nothing_is_masked():
+    """All else of a scheme in a layer: test_recording, with a cache test_models."""
+    layer, x = MultiHeadAttention(E, H, position=ALiBi(H)), normal(B, L, E)
+    found = [layer(x, need_weights=asked)[0] for asked in (False, True)]
+    layer.position = None
+    assert_close(found, [layer(x, mask=ALiBi(H).bias(L, L))[0]] * 2)
 
 
 # --- what is kept, and in which precision ---
@@ -184,15 +152,10 @@ def test_scale_and_base_are_those_of_the_moment():
     assert_close(rotary.rotate(x, x)[0], Rotary(D, base=50.0).rotate(x, x)[0])
 
 
-@every_scheme
-def test_only_tables_are_saved_and_copies_are_equal(name):
-    reader, x = Reader(name), normal(B, L, E)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_only_tables_are_saved(name):
     tables = {"table"} if name in ("learned", "t5") else set()
-    assert set(reader.position.state_dict()) == tables
-    other = Reader(name, seed=1)
-    other.load_state_dict(reader.state_dict())
-    for twin in (other, copy.deepcopy(reader)):
-        assert_close(twin(x)[0], reader(x)[0], atol=0, rtol=0)
+    assert set(scheme_of(name).state_dict()) == tables
 
 
 def test_tables_as_drawn():
