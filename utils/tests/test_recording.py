@@ -153,14 +153,9 @@ def test_replaced_parts_and_their_gradients(parts, num_kv_heads):
     assert_close(slopes, gradients(wanted.square().sum(), layer))
 
 
-ZEROS = torch.zeros(B, H, L, L, dtype=torch.float64)
-
-
-# the last writes into what was there
-@pytest.mark.parametrize("new", [torch.zeros_like, ZEROS, lambda x: x.mul_(0)])
-def test_what_takes_the_place(new):
+def test_a_function_may_write_into_what_was_there():
     model, whole = lm(), lm()(IDS)
-    with torch.no_grad(), replaced(model, {"blocks.*.attention.weights": new}):
+    with torch.no_grad(), replaced(model, {"blocks.*.attention.weights": torch.zero_}):
         flat = model(IDS)
     with replaced(model, {"blocks.*.attention.heads": torch.zeros_like}):
         assert_close(flat, model(IDS))
