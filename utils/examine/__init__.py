@@ -31,7 +31,7 @@ Its files, each of which imports only files above it:
 import html
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -62,7 +62,7 @@ class Report:
     sees (queries, keys): whether a query's output depends on a key's token.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding]
     mistake: str | None = None
     sees: Tensor | None = None
 

@@ -19,7 +19,6 @@ from .probe import (
     Probe,
     call_by_name,
     copied,
-    either,
     made,
     parameters,
 )
@@ -72,16 +71,18 @@ def shapes(p: Probe):
 
 def repeats(p: Probe):
     p.run(p.text(3, LENGTH))  # what is kept of it must not come back
-    ok, text = p.same(p.run(p.x), p.output), "the same input gives the same output"
-    fault = "calls differ in eval mode (dropout? a cache?); other tests wait"
-    return either(ok, text, fault)
+    if p.same(p.run(p.x), p.output):
+        return True, "the same input gives the same output"
+    return False, "calls differ in eval mode (dropout? a cache?); other tests wait"
 
 
 def input_stays(p: Probe):
+    if p.edits_x:
+        return False, "the layer changes its input"
     text = "the input stays as it was"
-    if not p.edits_x and (changed := edited(p)):
+    if changed := edited(p):
         return None, f"{text}; but the layer changes {changed}: is it meant?"
-    return either(not p.edits_x, text, "the layer changes its input")
+    return True, text
 
 
 def edited(p: Probe) -> str:
@@ -123,10 +124,10 @@ def axes(p: Probe):
 
 def batch(p: Probe):
     alone = p.tried(p.x[1:2])  # the first may get what it gets alone
-    ok = alone is None or p.same(alone, p.output[1:2])
-    ok = ok and not moved_by_one(p)[[0, 2]].any()
-    fault = "a text gives something else in a batch than alone; other tests wait"
-    return either(ok, "each text gives what it gives alone", fault)
+    same = alone is None or p.same(alone, p.output[1:2])
+    if same and not moved_by_one(p)[[0, 2]].any():
+        return True, "each text gives what it gives alone"
+    return False, "a text gives something else in a batch than alone; other tests wait"
 
 
 def pattern(sees: Tensor) -> tuple[bool | None, str]:

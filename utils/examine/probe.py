@@ -312,11 +312,6 @@ def effect(p: Probe, way: tuple[str, str]) -> str | None:
     return None if shown is None else ALWAYS
 
 
-def either(ok, text: str, otherwise: str) -> tuple[bool, str]:
-    """Return (ok, text), or (False, otherwise)."""
-    return bool(ok), text if ok else otherwise
-
-
 def meant(seen: str, who: str, fault: str) -> tuple[None, str]:
     """Return a question, because a right layer and a fault look alike."""
     return None, f"{seen}: {who} does so on purpose, {fault} by mistake. Is it meant?"
