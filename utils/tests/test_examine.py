@@ -15,9 +15,9 @@ from utils.attention import MultiHeadAttention, scaled_dot_product_attention
 from utils.examine import Finding, Report, examine
 from utils.examine.__main__ import main
 from utils.examine.inside import ON_PURPOSE
-from utils.examine.known_layers import KnownMistake, mistakes_of
+from utils.examine.known_layers import mistakes_of
 from utils.examine.probe import Probe
-from utils.exercises.catalogue import NOTEBOOKS, read_page
+from utils.exercises.catalogue import exercises
 from utils.tests.layers_right_and_wrong import (
     ASKED,
     FAULTS,
@@ -193,14 +193,11 @@ class OfOneHead(FromExercise):
 
 def of_exercise(exercise):
     """Return {name: layers} of the known mistakes that differ from a right layer."""
-    (page,) = NOTEBOOKS.glob(f"0{exercise[0]}_*.ipynb")
-    solution = read_page(page)[exercise][2]
-    right = KnownMistake("", "", solution, "", False).function(None)
     x, mask = torch.randn(3, 8, E), torch.ones(8, 8, dtype=torch.bool).tril()
     kind = OfOneHead if exercise == "1.3" else FromExercise
     inputs = [(x,), (x, mask)] if exercise == "1.3" else [(x,)]
     torch.manual_seed(1)
-    reference, found = kind(exercise, right), {}
+    reference, found = kind(exercise, exercises()[exercise].reference), {}
     wanted = [reference(*each) for each in inputs]
     for mistake in mistakes_of(exercise):
         layer = copy.deepcopy(reference)
