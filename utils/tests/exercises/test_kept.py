@@ -4,8 +4,6 @@ import copy
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -26,7 +24,6 @@ from utils.exercises.engine import grade
 from utils.tests.exercises.helpers import solved
 from utils.tests.exercises.test_engine import alarm, sets_everything, settings
 
-ROOT = Path(__file__).parents[3]
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")
 SOFT = EXERCISES["1.4"]
 HEAD = f"{kept.MARK}1.4, {SOFT.title}\n"
@@ -166,13 +163,6 @@ def test_a_bad_file_costs_a_sentence_and_is_not_ours_to_delete(
     assert path.exists() is (HEAD not in text)
 
 
-def test_a_file_that_is_not_ours_stays(notebook, progress_folder, put, said):
-    path = put("mine", "mine.py")
-    notebook.run(SOFTMAX)
-    assert len(list(progress_folder.iterdir())) == 2, "half a file is left"
-    assert said(forget) == "Forgotten: 1.4.\n" and path.read_text() == "mine"
-
-
 OLDER = f"""\ufeff{HEAD}# This file is code, and answer("1.4") runs it: `check` signed
 # signature {"0" * 64}
 # solved 2026-01-01 12:00 +0100
@@ -276,13 +266,6 @@ def test_progress_and_misuse(notebook, said):
     ):
         with pytest.raises(error, match=re.escape(says)):
             call()
-
-
-def test_what_a_kernel_solves_another_process_uses(notebook):
-    notebook.run(SOFTMAX)
-    command = [sys.executable, "-c", "from utils.exercises import *; answer('1.4')"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == 'answer("1.4"): your own, checked again.\n', done.stderr
 
 
 def test_a_class_is_an_answer_too(notebook, capsys):
