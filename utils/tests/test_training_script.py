@@ -18,20 +18,6 @@ ROOT = Path(__file__).parents[2]
 ONE_FILE = ROOT / "assets/one_file.py"
 
 
-def visible_cells(begins: str, ends: str, page: Path) -> list[str]:
-    """Return the unfolded code between two headings of the page."""
-    cells = list(cells_of(page))
-    first, last = (
-        next(i for i, (_, text, _) in enumerate(cells) if f"\n{heading}" in f"\n{text}")
-        for heading in (begins, ends)
-    )
-    return [
-        text
-        for kind, text, metadata in cells[first:last]
-        if kind == "code" and not metadata.get("jupyter", {}).get("source_hidden")
-    ]
-
-
 @pytest.fixture(scope="module")
 def one_file() -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(ONE_FILE)))
@@ -74,17 +60,25 @@ def test_one_file_learns_a_text_and_needs_no_file_of_the_course(tmp_path):
 
 
 def test_the_script_for_a_model_of_your_own_needs_no_file_of_the_course(tmp_path):
-    page = ROOT / "notebooks/07_seeing_heads.ipynb"
+    cells = cells_of(ROOT / "notebooks/07_seeing_heads.ipynb")
     known = {
         "model": load_story_model().double(),
         "inputs": encode(write_stories(2, seed=2)),
     }
     known |= {"torch": torch, "assert_close": assert_close, "Path": Path}
     known |= {"VOCAB": VOCAB, "NUMBER": NUMBER, "write_stories": write_stories}
-    for _, text, _ in cells_of(page):  # our model and its tokenizer go into a folder
+    for _, text, _ in cells:  # our model and its tokenizer go into a folder
         if text.startswith("# @title Set: ") and "neox" in text:
             exec(text, known)
-    script = visible_cells("## At work", "## What you now know", page)
+    begin, end = (
+        next(i for i, (_, text, _) in enumerate(cells) if text.startswith(heading))
+        for heading in ("## At work", "## What you now know")
+    )
+    script = [
+        text
+        for kind, text, metadata in cells[begin:end]
+        if kind == "code" and "jupyter" not in metadata  # folded
+    ]
     path = tmp_path / "mine.py"
     path.write_text("\n".join([f"folder = {known['folder']!r}", *script]), "utf-8")
     command = [sys.executable, "-I", str(path)]  # -I: without the course's folder
