@@ -127,10 +127,10 @@ def three_places(ax):
     matrix(ax, 4.18, 0.8, signed(-distance / 4, distance >= 0), 0.16)
 
 
-def sinusoidal(length, dim=8, base=10000) -> np.ndarray:
-    """Return the sinusoidal encodings, (length, dim), of Vaswani et al. 2017."""
-    angles = np.arange(length)[:, None] / base ** (np.arange(0, dim, 2) / dim)
-    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, dim)
+def sinusoidal(length, base=10000) -> np.ndarray:
+    """Return the sinusoidal encodings, (length, 8), of Vaswani et al. 2017."""
+    angles = np.arange(length)[:, None] / base ** (np.arange(0, 8, 2) / 8)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, 8)
 
 
 # --- lessons 06 to 09; the weights and results are those of the story model ---

@@ -132,9 +132,7 @@ def differences(what: str, new, olds: list, margin: float) -> list[str]:
     compared value by value; all else is equal to each of the old ones.
     """
     parts, old_parts = parts_of(new), [parts_of(old) for old in olds]
-    if parts is not None and all(
-        old is not None and old.keys() == parts.keys() for old in old_parts
-    ):
+    if parts and all(old.keys() == parts.keys() for old in old_parts):
         said = []
         for name, part in parts.items():
             same = [old[name] for old in old_parts]
@@ -151,8 +149,8 @@ def differences(what: str, new, olds: list, margin: float) -> list[str]:
     return [] if fits else [f"{what} is {new}; stored: {stored}"]
 
 
-def parts_of(value) -> dict | None:
-    """Return the values in a dict, or in a list by their place; None of all else."""
+def parts_of(value) -> dict:
+    """Return the values in a dict, or in a list by their place; all else has none."""
     if isinstance(value, list):
         return dict(enumerate(value))
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}

@@ -13,7 +13,7 @@ from utils.models import CausalLM
 from utils.positions import Learned
 from utils.training import train
 
-VOCAB, LENGTH, DIM, HEADS = 64, 64, 64, 4
+VOCAB, LENGTH, DIM, HEADS, ROWS = 64, 64, 64, 4, 128  # rows: texts in the tests
 PERIODS, FIXED = (8, 31), (20, 20)  # trained on
 TESTED = (4, 6, 8, 12, 16, 20, 24, 28, 31, 32, 36, 40, 44)  # periods in the tests
 SETTINGS = {
@@ -27,7 +27,7 @@ SETTINGS = {
     "batch": 32,
     "steps": 800,
     "learning_rate": 3e-3,
-    "rows": 128,
+    "rows": ROWS,
     "every": 20,
 }
 MASK = causal_mask(LENGTH)
@@ -81,9 +81,8 @@ def draw(generator, rows: int, periods: tuple[int, int]) -> tuple[Tensor, Tensor
     )
 
 
-def unseen(periods: tuple[int, int], rows: int | None = None) -> tuple[Tensor, Tensor]:
+def unseen(periods: tuple[int, int], rows: int = ROWS) -> tuple[Tensor, Tensor]:
     """Return texts for tests: never those of a training."""
-    rows = SETTINGS["rows"] if rows is None else rows
     return draw(torch.Generator().manual_seed(10_000), rows, periods)
 
 
