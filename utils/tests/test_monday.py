@@ -29,9 +29,9 @@ def test_first_checks(model, leaks):
     names = {}
     exec(code, names)
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    ids = torch.randint(50, (4, 12))
+    ids = torch.randint(50, (4, 12), generator=torch.Generator().manual_seed(0))
     inputs, targets = ids[:, :-1], ids[:, 1:]
     call = lambda model, ids: model(ids).logits  # noqa: E731
     first, last, gap = names["first_checks"](model, inputs, targets, call=call)
-    assert last < 0.5 < first and (gap > 0.1 if leaks else gap < 1e-5)
+    assert last < 0.5 < first and (gap > 0.05 if leaks else gap < 1e-5)
     assert all(torch.equal(before[x], each) for x, each in model.state_dict().items())
