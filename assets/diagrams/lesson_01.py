@@ -44,9 +44,14 @@ HEIGHTS = [TOP - 0.3 * (row + 0.5) for row in range(6)]
 def one_query(steps=3):
     """Draw these steps of the query of sat, each picture as wide as the last."""
     ax, scores = ground(2.72), np.array(KEYS) @ QUERIES[SAT]
-    _scores(ax, SAT, scores, "1 scores", r"$q \cdot k$", MARK)
-    if steps > 1:
-        _weights(ax, 4.4, scores, "2 weights", MARK)
+    _scores(ax, SAT, scores, "1 scores", r"$q \cdot k$", MARK if steps == 1 else INK)
+    if steps == 1:  # how each score is computed, where the next steps will stand
+        _head(ax, 5.3, "dot product", "multiply entry by entry, and add up")
+        for y, key, score in zip(HEIGHTS, KEYS, scores):
+            terms = " + ".join(f"{q} · {k}" for q, k in zip(QUERIES[SAT], key))
+            write(ax, 5.3, y, f"=  {terms}", 10, color=INK if score else "#707070")
+        return
+    _weights(ax, 4.4, scores, "2 weights", MARK if steps == 2 else INK)
     if steps < 3:
         return
     _head(ax, 7.05, "values", "cat, sit, mat")
@@ -130,10 +135,11 @@ def arcs_of_it():
     for word, x, weight in zip(words, places, OF_IT):
         turn = np.linspace(0, np.pi, 40)
         across = (x + places[it]) / 2 + (x - places[it]) / 2 * np.cos(turn)
-        up = 0.48 + 0.16 * abs(x - places[it]) * np.sin(turn)
+        up = 0.5 + 0.16 * abs(x - places[it]) * np.sin(turn)
         ax.plot(across, up, color=MARK, lw=10 * weight, solid_capstyle="butt")
-        write(ax, x, 0.32, word, 9, **(BOLD if word == "it" else {}))
-        write(ax, x, 0.14, f"{weight:.2f}", 8)
+        edge = MARK if word == "it" else LINE
+        box(ax, x - 0.275, 0.26, 0.55, 0.22, word, tint("#cc78bc", weight), edge, 8.5)
+        write(ax, x, 0.14, f"{weight:.2f}", 8, **(BOLD if weight > 0.5 else {}))
 
 
 # --- masks ---
@@ -188,8 +194,8 @@ def loss_moves_scores():
 
     arrow(ax, at(0, 0), at(1.14, 0), width=0.8)
     arrow(ax, at(0, 0), at(0, 1.14), width=0.8)
-    write(ax, left + size / 2, 0.26, "number for red", 8)
-    write(ax, left - 0.25, low + size / 2, "number for blue", 8, rotation=90)
+    write(ax, left + size / 2, 0.26, "logit of red", 8)
+    write(ax, left - 0.25, low + size / 2, "logit of blue", 8, rotation=90)
     arrow(ax, at(0, 1), at(1, 0), head=False, width=0.8)
     arrow(ax, at(0.5, 0.5), at(0.33, 0.67), **FLOW)
     for name, (red, blue), fill in (
@@ -207,7 +213,7 @@ def loss_moves_scores():
     for y, name, pair in (
         (1.85, "weight of blue hat", ["0.5", "0.7"]),
         (1.5, "weight of red cat", ["0.5", "0.3"]),
-        (1.15, "output (red, blue)", [f"({x:g}, {y:g})" for x, y in outputs]),
+        (1.15, "output: logits (red, blue)", [f"({x:g}, {y:g})" for x, y in outputs]),
         (0.8, "loss", [f"{loss:.2f}" for loss in losses]),
     ):
         write(ax, 5.25, y, name, ha="right")

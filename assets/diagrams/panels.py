@@ -15,7 +15,9 @@ def one_head(ax):
     middle = rows.mean()
     titles = {1.45: "keys", 2.02: "scores", 2.58: r"÷ $\sqrt{d_k}$"}
     row(ax, 3.52, titles | {3.26: "weights", 4.17: "values"}, 9, **BOLD)
-    row(ax, 3.34, {2.58: "here ÷ 2", 3.26: "softmax"})
+    row(ax, 3.34, {2.02: "$q · k$", 2.58: "here ÷ 2", 3.26: "softmax"})
+    row(ax, middle - 0.34, {5.08: "weighted"}, **BOLD)  # below the box of the output
+    row(ax, middle - 0.48, {5.08: "mean"}, **BOLD)
     row(ax, middle + 0.34, {0.45: "who sat?", 5.08: "mostly cat"})
     box(ax, 0.14, middle - 0.24, 0.62, 0.48, "query\nof sat", QUERY)
     for y, token, score, weight in zip(rows, TOKENS, scores, weights):
