@@ -80,7 +80,8 @@ def test_the_script_for_a_model_of_your_own_needs_no_file_of_the_course(tmp_path
         if kind == "code" and "jupyter" not in metadata  # folded
     ]
     path = tmp_path / "mine.py"
-    path.write_text("\n".join([f"folder = {known['folder']!r}", *script]), "utf-8")
+    text = "\n".join(script).replace("own_folder.name", repr(known["folder"]))
+    path.write_text(text, "utf-8")
     command = [sys.executable, "-I", str(path)]  # -I: without the course's folder
     said = subprocess.run(command, capture_output=True, text=True).stdout
     assert "no head removed: right 1.00" in said

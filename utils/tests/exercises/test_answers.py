@@ -61,6 +61,7 @@ WORDS = [
             return run()""",
         "does not leave `layer` as it was",
     ),
+    ("12.1", "def f(layers): return [*layers.values()][:1]", "is a layer; expected '"),
 ]
 
 
