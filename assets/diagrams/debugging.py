@@ -60,7 +60,7 @@ TESTS = [  # name, what is done, must come out, cannot see, rows of tokens, of o
     ("no leak", "one token is changed",
      "causal: earlier\nones stay", "earlier tokens\nignored", [ONLY], [FROM]),
     ("order", "tokens are shuffled",
-     "shuffled\nalike", "faults\nof a mask", ORDERS, ORDERS),
+     "shuffled the\nsame way", "faults\nof a mask", ORDERS, ORDERS),
     ("equal tokens", "one alone, and many of it",
      "all give\nthe same", "a leak", [ONE, ONE * 6], [ONE, ONE * 6]),
     ("padding", "a hidden token is changed",
