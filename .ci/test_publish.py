@@ -10,7 +10,8 @@ PUBLISH = runpy.run_path(str(house.ROOT / ".ci" / "publish"))
 HOST = "https://colab.research.google.com/github/"
 SETUP = """import os
 REPO_URL = os.environ.get("COURSE_REPO_URL", "https://github.com/OWNER/NAME")
-assert "/OWNER/" not in REPO_URL"""
+assert "/OWNER/" not in REPO_URL
+# pip install https://OWNER.github.io/NAME/head_by_head-1.0-py3-none-any.whl"""
 FIRST = f"é [![Colab]({HOST}OWNER/NAME/blob/main/notebooks/01_a.ipynb)]"
 PAGE = f"""git clone https://github.com/OWNER/NAME.git
 [Colab]({HOST}OWNER/NAME/blob/main/notebooks/01_a.ipynb)
@@ -50,6 +51,7 @@ def test_publish(tmp_path):
         expected = expected.replace(old, new)
     # in the notebook: the default address and the badge, not the sentinel
     notebook = stored.replace("OWNER/NAME", "ada/attention")
+    notebook = notebook.replace("OWNER.github.io/NAME", "ada.github.io/attention")
     assert once == [expected, expected, notebook] and r"\"/OWNER/\"" in notebook
     assert "ada" not in "".join(publish("Bob-2/a.b_c")[1])
     assert publish("ada/attention")[1] == once
