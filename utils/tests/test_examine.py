@@ -354,6 +354,17 @@ def test_a_mask_may_replace_the_causal_one_that_a_call_gives(kind):
     assert "hides exactly: True shows, in shape (length, length)" in str(report)
 
 
+class KeysInPlace(Stacked):
+    def forward(self, x, padding=None):
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return super().forward(x, causal if padding is None else padding[:, None, None])
+
+
+def test_a_mask_of_keys_in_place_of_the_causal_one_is_told():
+    report = examine(KeysInPlace(), E, H)
+    assert report.right and "but comes in place of the layer's own mask" in str(report)
+
+
 def test_keys_may_come_from_the_call():
     memory = torch.randn(1, 5, E).double()
 
