@@ -1,4 +1,4 @@
-"""The code of lesson 08 for a model of one's own finds the heads of six classes."""
+"""What lessons 07 and 08 give to paste runs: the viewer, and heads of six classes."""
 
 import json
 import re
@@ -9,7 +9,9 @@ import torch
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModelForCausalLM
 
-LESSON = Path(__file__).parents[2] / "notebooks/08_head_specialisation.ipynb"
+from utils.pretrained import find_minilm
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "bos_token_id": 0, "eos_token_id": 0}
 NARROW = {"intermediate_size": 32}
@@ -19,11 +21,26 @@ KINDS |= {"opt": {"ffn_dim": 32, "word_embed_proj_dim": 32}}
 KINDS |= {"llama": GROUPED, "mistral": GROUPED, "qwen2": GROUPED}
 
 
+def sources_of(lesson):
+    """Return the text of each cell of a lesson."""
+    cells = json.loads((NOTEBOOKS / f"{lesson}.ipynb").read_text("utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells]
+
+
+def test_the_cell_to_paste_draws_a_model():
+    (page,) = [x for x in sources_of("07_seeing_heads") if "ready to paste" in x]
+    (cell,) = re.findall("```python\n%pip install [^\n]*\n(.*?)```", page, re.S)
+    *lines, view = cell.replace("head_by_head.", "").strip().split("\n")
+    code = "\n".join([*lines, f"view = {view}"]).replace('"gpt2"', "folder")
+    names = {"folder": find_minilm()}
+    exec(code, names)
+    assert "because" in names["view"]._repr_html_() and names["sees"].all()
+
+
 @pytest.fixture(scope="module")
 def code():
     """The page's LAST, and its lines from `linears` to the loss without heads."""
-    cells = json.loads(LESSON.read_text(encoding="utf-8"))["cells"]
-    sources = ["".join(cell["source"]) for cell in cells]
+    sources = sources_of("08_head_specialisation")
     (last,) = [x for x in sources if x.startswith("LAST = ")]
     (page,) = [x for x in sources if "### At work: a model of the hub" in x]
     (lines,) = re.findall(r"^linears = .*?(?=^LAYER = )", page, flags=re.M | re.S)
