@@ -32,7 +32,7 @@ def test_the_cell_to_paste_draws_a_model():
     (cell,) = re.findall("```python\n%pip install [^\n]*\n(.*?)```", page, re.S)
     *lines, view = cell.replace("head_by_head.", "").strip().split("\n")
     code = "\n".join([*lines, f"view = {view}"]).replace('"gpt2"', "folder")
-    names = {"folder": find_minilm()}
+    names = {"folder": str(find_minilm())}
     exec(code, names)
     assert "because" in names["view"]._repr_html_() and names["sees"].all()
 
