@@ -182,6 +182,54 @@ def mask_after():
     write(ax, 8.1, 0.2, f"sum {left.sum():.2f}", 8, color=MARK, **BOLD)
 
 
+# --- a model that learns to attend ---
+
+THINGS, HUES = "cat dog hat cup hen sun".split(), "red green blue".split()
+ASKED, NAMED = (
+    ("cat", "hat", "cup", "dog"),
+    ("green cup", "red cat", "blue dog", "blue hat"),
+)
+ANSWERS = ("red", "blue", "green", "blue")
+
+
+def lookup():
+    """Draw how the model answers four questions about four things."""
+    ax, cell, upper, lower = ground(3.0), 0.2, 2.5, 0.98  # upper edges
+    for top, name, rows, columns in (
+        (upper, "questions", [f"{thing}?" for thing in ASKED], THINGS),
+        (lower, "text", NAMED, THINGS + HUES),
+    ):
+        ones = [[int(x in row.rstrip("?").split()) for x in columns] for row in rows]
+        names(ax, 1.05, top, rows, cell)
+        end = numbered(ax, 1.1, top, ones, "white", cell)
+        column_names(ax, 1.1, top + 0.06, columns, cell, va="bottom")
+        write(ax, 0.98, top + 0.2, name, 10, ha="right", **BOLD)
+        size = rf"${len(rows)} \times {len(columns)}$"
+        write(ax, end + 0.07, top + 0.2, size, 8, ha="left")
+    for y, start, matrices in ((2.1, 2.4, "$W_q$"), (0.58, 3.0, "$W_k,\\ W_v$")):
+        arrow(ax, (start, y), (3.85, y))
+        write(ax, (start + 3.85) / 2, y + 0.14, rf"$\times$ {matrices}")
+    for x, y, fill, columns, name in (
+        (3.95, 2.1, QUERY, 8, "$Q$"),
+        (3.95, 0.58, KEY, 8, "$K$"),
+        (5.3, 0.58, VALUE, 3, "$V$"),
+    ):
+        named(ax, x, y, [[fill] * columns] * 4, 0.14, name, rf"$4 \times {columns}$")
+    box(ax, 6.1, 1.0, 1.0, 0.68, "attention\n(section 3)", MARKED, MARK)
+    arrow(ax, (5.17, 2.1), (6.6, 2.1), (6.6, 1.72))
+    arrow(ax, (5.82, 0.58), (6.6, 0.58), (6.6, 0.96))
+    arrow(ax, (7.1, 1.34), (7.42, 1.34))
+    best = [
+        [MARKED if hue == answer else "white" for hue in HUES] for answer in ANSWERS
+    ]
+    matrix(ax, 7.5, 0.94, best, cell, LINE)
+    column_names(ax, 7.5, 1.8, HUES, cell, va="bottom")
+    write(ax, 7.8, 2.42, "outputs", 10, **BOLD)
+    write(ax, 7.8, 0.78, r"$4 \times 3$", 8)
+    for i, (thing, answer) in enumerate(zip(ASKED, ANSWERS)):
+        write(ax, 8.16, 1.64 - i * cell, f"{thing}? {answer}", 8, ha="left")
+
+
 # --- how the loss moves a score ---
 
 
