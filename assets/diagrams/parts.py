@@ -160,7 +160,7 @@ def giver_circuit():
         arrow(ax, (x + 0.45, y), (to - 0.03, y), **FLOW)
         write(ax, to - 0.6, y + 0.11, weight, 8)
     arrow(ax, (last + 0.2, marks + 0.05), (last + 0.2, raises - 0.05), colour=MARK)
-    query = "20.0 changes the\nquery of 23.0: it\nattends less to John"
+    query = "20.0 changes the\nquery of 23.0, which\nattends less to John"
     changes = {raises: "adds 1.54 to Mary", lowers: "lowers John by 2.94"}
     changes |= {against: "lowers Mary by 1.40", (marks + raises) / 2: query}
     column(ax, last + 0.3, changes, ha="left")
