@@ -18,7 +18,7 @@ def of_file(path: Path, name: str):
 
     Its imports find what its project has. A file in a folder with an __init__.py, or
     with relative imports, is a module of a package. A project may have its own `utils`:
-    the course's is forgotten, and then found last.
+    the course's is forgotten, and then found only if there is no other.
     """
     folder, module = path.parent, path.stem
     dots = re.findall(r"^\s*from\s+(\.+)", path.read_text(encoding="utf-8"), re.M)
@@ -29,7 +29,10 @@ def of_file(path: Path, name: str):
         del sys.modules[ours]
     course = Path(__file__).parents[2]
     others = [x for x in sys.path if Path(x).resolve() != course]
-    sys.path[:] = map(str, [folder, path.parent, *others, *path.parents, course])
+    places = [*map(str, [folder, *others, *path.parents])]
+    if not any(Path(x, "utils").is_dir() for x in places):
+        places.append(str(course))  # a package wins over a folder without __init__.py
+    sys.path[:] = places
     alone = module == path.stem  # no part of a package
     space = runpy.run_path(str(path)) if alone else vars(import_module(module))
     if name not in space:
