@@ -62,7 +62,7 @@ RUNS = {
     "ordinary_text": (36, "text, without, instead", lambda s: product(
         ("help", "prose"), s.LEFT_OUT, ["zero"])),
     "ov_copying": (393, "part, head, gone, what", None),
-    "parts": (57, "model, blocks, steps, learning_rate, seed", lambda s: [
+    "parts": (69, "model, blocks, steps, learning_rate, seed", lambda s: [
         (*setting, seed) for *setting, seeds in s.GROUPS for seed in seeds]),
     "repairs": (328, "task, head_dim, steps, factor, repair, further, seed", lambda s: [
         (kind.task, kind.head_dim, kind.steps, *change, seed)
