@@ -125,10 +125,11 @@ def test_every_run_is_stored_once_in_the_bytes_that_a_study_writes(name):
 # --- all studies: able to disagree ---
 
 
-# By night: decoder_roles, whose code roles and encoder_roles repeat, and what trains
-# long (test_trained measures the stored model of story_models). The treebank's texts
+# By night: decoder_roles, whose code roles and encoder_roles repeat, and what takes
+# longest (test_trained measures the stored model of story_models). The treebank's texts
 # are not here: see test_study_scripts. The command itself repeats rollout.
-AT_NIGHT = {"adversary", "decoder_roles", "story_models", "story_variants"}
+AT_NIGHT = {"adversary", "decoder_roles", "sliding_window"}
+AT_NIGHT |= {"story_models", "story_variants"}
 NEVER = {"treebank", "rollout"}
 REPEATED = [
     pytest.param(x, marks=pytest.mark.nightly if x in AT_NIGHT else pytest.mark.slow)
