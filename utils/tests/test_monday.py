@@ -13,6 +13,20 @@ SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1}
 SIZES |= {"num_attention_heads": 4, "intermediate_size": 64}
 
 
+def read():
+    """Return the page, and the cells of lesson 12."""
+    lesson = ROOT / "notebooks/12_debugging_attention.ipynb"
+    page = (ROOT / "assets/pages/monday.md").read_text(encoding="utf-8")
+    return page, json.loads(lesson.read_text(encoding="utf-8"))["cells"]
+
+
+def test_what_the_page_shows_is_what_the_lesson_printed():
+    page, cells = read()
+    (shown,) = re.findall(r"^```\n(1 inputs.*?)^```", page, flags=re.M | re.S)
+    outputs = [each for cell in cells for each in cell.get("outputs", [])]
+    assert shown in "".join("".join(each.get("text", [])) for each in outputs)
+
+
 @pytest.mark.parametrize(
     "model, leaks",
     [
@@ -21,10 +35,8 @@ SIZES |= {"num_attention_heads": 4, "intermediate_size": 64}
     ],
 )
 def test_first_checks(model, leaks):
-    page = (ROOT / "assets/pages/monday.md").read_text(encoding="utf-8")
+    page, cells = read()
     (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
-    lesson = ROOT / "notebooks/12_debugging_attention.ipynb"
-    cells = json.loads(lesson.read_text(encoding="utf-8"))["cells"]
     assert code[code.index("def ") :].strip() in ["".join(c["source"]) for c in cells]
     names = {}
     exec(code, names)
