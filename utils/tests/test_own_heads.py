@@ -27,7 +27,9 @@ def sources_of(lesson):
     return ["".join(cell["source"]) for cell in cells]
 
 
-def test_the_cell_to_paste_draws_a_model():
+def test_the_cell_to_paste_draws_a_model(monkeypatch):
+    cpu = torch.device("cpu")  # which torch 2.6 cannot say after other tests' resets
+    monkeypatch.setattr(torch, "get_default_device", lambda: cpu)
     (page,) = [x for x in sources_of("07_seeing_heads") if "ready to paste" in x]
     (cell,) = re.findall("```python\n%pip install [^\n]*\n(.*?)```", page, re.S)
     *lines, view = cell.replace("head_by_head.", "").strip().split("\n")
