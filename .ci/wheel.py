@@ -28,17 +28,12 @@ IMPORTED = re.compile(
 def page(path):
     """A notebook's cells without outputs and pictures: the exercises are read here."""
     cells = house.loaded(path.read_bytes())["cells"]
-    return json.dumps(
-        {
-            "cells": [
-                {key: each[key] for key in ("cell_type", "source")} for each in cells
-            ]
-        }
-    )
+    kept = "cell_type", "source"
+    return json.dumps({"cells": [{key: each[key] for key in kept} for each in cells]})
 
 
 def files():
-    """(name in the wheel, text) of each file of the package, and of its description."""
+    """(path from the root, text) of each file that the package takes."""
     for path in sorted((house.ROOT / "utils").rglob("*.*")):
         if path.suffix in {".py", ".js", ".css"} and "tests" not in path.parts:
             yield path.relative_to(house.ROOT), path.read_text(encoding="utf-8")
@@ -54,7 +49,7 @@ def described():
     lowest = re.findall(rf"^({'|'.join(NEEDS)})(>=[\d.]+)", needed, re.M)
     lines = ["Metadata-Version: 2.1", f"Name: {PACKAGE}", f"Version: {VERSION}"]
     lines += ["Summary: Attention, Head by Head: the course's package"]
-    needs = ["ipython", *map("".join, lowest)]  # which jupyterlab brings along
+    needs = ["ipython", *map("".join, lowest)]  # jupyterlab brings ipython along
     lines += ["Requires-Python: >=3.10", *(f"Requires-Dist: {x}" for x in needs)]
     yield "METADATA", "\n".join(lines) + "\n"
     lines = ["Wheel-Version: 1.0", "Generator: head_by_head", "Root-Is-Purelib: true"]
